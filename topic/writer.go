@@ -1,0 +1,298 @@
+package topic
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lightio/lightq/codec"
+)
+
+// inlineBytes is the most that is published inline on the reactor whose bytes arrive. 16 KiB: checking and appending it
+// takes less than waking another goroutine does, and what is larger belongs to a flow for which a second core pays.
+const inlineBytes = 16 << 10
+
+// A Partition is one ordered log of a topic. Its methods may be called from any goroutine.
+type Partition struct {
+	// immutable
+	index    int
+	maxBatch int
+	topic    *Topic
+
+	// owned by whoever holds mu
+	mu    sync.Mutex
+	core  core
+	queue []incoming // waits for the writer
+	spare []incoming // the writer's other buffer
+
+	// busy is true while the writer goroutine runs; it is written under mu.
+	busy atomic.Bool
+}
+
+// A Publisher is one open publishing handle. The fields belong to the partition's owner.
+type Publisher struct {
+	part *Partition
+	sink Sink
+
+	// Tag is the sink's own: it finds the handle by it. Set before OpenPublisher.
+	Tag any
+
+	level   codec.Level
+	epoch   uint32
+	refused bool // a batch of this epoch was refused: those behind it are too
+}
+
+// Index is the partition's number.
+func (p *Partition) Index() int { return p.index }
+
+// Topic is the topic that the partition belongs to.
+func (p *Partition) Topic() *Topic { return p.topic }
+
+// OpenPublisher adds a publisher, or, for one that is open, starts a new epoch: batches of the old one that have not
+// been appended yet are refused. It returns the level in force and the offset of the next record.
+func (p *Partition) OpenPublisher(pub *Publisher, sink Sink, epoch uint32, level codec.Level) (codec.Level, codec.Offset, error) {
+	switch level {
+	case codec.LevelDefault:
+		level = codec.LevelAppended
+	case codec.LevelNone, codec.LevelAppended:
+	case codec.LevelDurable:
+		return 0, 0, codec.Errorf(codec.CodeUnsupportedLevel, "topic %s is stored in memory (%s): it confirms when appended, never durable",
+			p.topic.name, p.topic.settings.Storage)
+	default:
+		return 0, 0, codec.Errorf(codec.CodeInvalidSetting, "confirm level %d is unknown", level)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pub.part == nil {
+		p.core.publishers++
+	} else if epoch <= pub.epoch {
+		return 0, 0, codec.Errorf(codec.CodeStaleEpoch, "epoch %d is not above the epoch %d of the open handle", epoch, pub.epoch)
+	}
+	pub.part, pub.sink, pub.level, pub.epoch, pub.refused = p, sink, level, epoch, false
+	return level, p.core.next, nil
+}
+
+// Close removes the publisher. Batches that it has published go their way; their results still come.
+func (pub *Publisher) Close() {
+	p := pub.part
+	p.mu.Lock()
+	p.core.publishers--
+	p.mu.Unlock()
+}
+
+// A Published is a batch on its way into a partition.
+type Published struct {
+	Number uint64      // of the batch in its epoch
+	Batch  codec.Batch // what codec.NextBatch returned
+	Slab   *codec.Slab // one reference, which passes to the partition
+	Err    error       // set where the batch could not even be cut out of its frame: it is refused with this
+}
+
+// Publish takes the batches of one frame in order. The results come through the publisher's sink, also from within this
+// call. The partition copies the slice.
+func (p *Partition) Publish(pub *Publisher, epoch uint32, batches []Published, nowMillis int64) {
+	bytes := 0
+	for i := range batches {
+		bytes += len(batches[i].Batch)
+	}
+	inline := bytes <= inlineBytes && !p.busy.Load()
+	var ins []incoming
+	var buf [4]incoming
+	if inline {
+		ins = buf[:0]
+		for i := range batches {
+			ins = append(ins, p.incoming(pub, epoch, &batches[i]))
+			check(&ins[i], p.maxBatch)
+		}
+	}
+	p.mu.Lock()
+	if inline && !p.busy.Load() {
+		for i := range ins {
+			p.core.publish(ins[i], nowMillis)
+		}
+		p.store()
+		p.leave()
+		return
+	}
+	if inline { // the writer has started meanwhile: queue behind it
+		p.queue = append(p.queue, ins...)
+	} else {
+		for i := range batches {
+			p.queue = append(p.queue, p.incoming(pub, epoch, &batches[i]))
+		}
+	}
+	start := !p.busy.Load()
+	p.busy.Store(true)
+	p.mu.Unlock()
+	if start {
+		go p.run()
+	}
+}
+
+func (p *Partition) incoming(pub *Publisher, epoch uint32, b *Published) incoming {
+	return incoming{pub: pub, epoch: epoch, number: b.Number, batch: b.Batch, slab: b.Slab, err: b.Err, tested: b.Err != nil}
+}
+
+func check(in *incoming, maxBatch int) {
+	if !in.tested {
+		in.tested = true
+		in.err = codec.CheckBatch(in.batch, maxBatch)
+	}
+}
+
+// run is the partition's writer. Publish starts it when there is work and no writer; it ends when there is none. While it
+// runs nobody publishes inline, so batches keep the order in which they came.
+func (p *Partition) run() {
+	for {
+		p.mu.Lock()
+		work := p.queue
+		if len(work) == 0 {
+			p.busy.Store(false)
+			p.mu.Unlock()
+			return
+		}
+		p.queue = p.spare[:0]
+		p.mu.Unlock()
+
+		for i := range work {
+			check(&work[i], p.maxBatch)
+		}
+		now := time.Now().UnixMilli()
+
+		p.mu.Lock()
+		for i := range work {
+			p.core.publish(work[i], now)
+			work[i] = incoming{}
+		}
+		p.spare = work
+		if cap(work) > 1024 {
+			p.spare = nil // a burst is over: do not keep its memory
+		}
+		p.store()
+		p.leave()
+	}
+}
+
+// store hands what was appended to the store. A ring is complete at once. Called with mu held.
+func (p *Partition) store() {
+	c := &p.core
+	if len(c.appended) == 0 {
+		return
+	}
+	clear(c.appended)
+	c.appended = c.appended[:0]
+	c.completed(c.next)
+}
+
+// leave carries out the effects and releases mu. Results reach the sinks while mu is held: two goroutines that leave one
+// after the other would otherwise race to the sink, and confirms would overtake each other. Flushing, which may cost a
+// system call, comes after.
+func (p *Partition) leave() {
+	out := &p.core.out
+	if len(out.results) == 0 && len(out.wake) == 0 && len(out.free) == 0 {
+		p.mu.Unlock()
+		return
+	}
+	var flushBuf [4]Sink
+	flush := flushBuf[:0]
+	for i := 0; i < len(out.results); {
+		// Results for one sink go together: nearly always all of them.
+		sink := out.results[i].Publisher.sink
+		j := i + 1
+		for j < len(out.results) && out.results[j].Publisher.sink == sink {
+			j++
+		}
+		sink.Confirmed(out.results[i:j])
+		flush = addSink(flush, sink)
+		i = j
+	}
+	for _, cur := range out.wake {
+		cur.sink.Wake(cur)
+		flush = addSink(flush, cur.sink)
+	}
+	for _, s := range out.free {
+		s.Release()
+	}
+	clear(out.results)
+	clear(out.wake)
+	clear(out.free)
+	out.results, out.wake, out.free = shrink(out.results), shrink(out.wake), shrink(out.free)
+	p.mu.Unlock()
+	for _, sink := range flush {
+		sink.Flush()
+	}
+}
+
+func addSink(list []Sink, s Sink) []Sink {
+	for _, v := range list {
+		if v == s {
+			return list
+		}
+	}
+	return append(list, s)
+}
+
+// shrink empties a slice for reuse and drops the memory of a rare large one.
+func shrink[T any](s []T) []T {
+	if cap(s) > 4096 {
+		return nil
+	}
+	return s[:0]
+}
+
+// Attach adds a cursor for a subscription and returns the partition's bounds and the offset at which delivery begins.
+func (p *Partition) Attach(cur *Cursor, sink Sink, from codec.From, value uint64, nowMillis int64) (start, high, begin codec.Offset, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := &p.core
+	switch from {
+	case codec.FromEarliest:
+		begin = c.start
+	case codec.FromLatest:
+		begin = c.high
+	case codec.FromOffset:
+		begin = codec.Offset(value)
+		if value > 1<<63-1 || begin > c.high {
+			return c.start, c.high, 0, codec.Errorf(codec.CodeOffsetOutOfRange, "offset %d of %s/%d is above its end: it keeps [%d, %d)",
+				value, p.topic.name, p.index, c.start, c.high)
+		}
+	case codec.FromTime:
+		return 0, 0, 0, codec.Errorf(codec.CodeNotYet, "a subscription cannot start at a time yet")
+	default:
+		return 0, 0, 0, codec.Errorf(codec.CodeInvalidSetting, "start %d is unknown", from)
+	}
+	cur.part, cur.sink = p, sink
+	c.attach(cur, begin, nowMillis)
+	return c.start, c.high, begin, nil
+}
+
+// Tick cuts off cursors that have held up a full ring without progress since stalledSinceMillis.
+func (p *Partition) Tick(stalledSinceMillis, nowMillis int64) {
+	p.mu.Lock()
+	if p.core.pending.len() > 0 {
+		p.core.cutStalled(stalledSinceMillis)
+		p.core.retry(nowMillis)
+		p.store()
+	}
+	p.leave()
+}
+
+// Info returns the partition's state.
+func (p *Partition) Info() codec.PartitionInfo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := &p.core
+	return codec.PartitionInfo{
+		Start: c.start, High: c.high, Next: c.next, Bytes: uint64(c.ring.bytes), DroppedUnread: c.dropped,
+		Subscriptions: uint32(len(c.cursors)), Publishers: uint32(c.publishers),
+	}
+}
+
+func codeOf(err error) codec.Code {
+	var e *codec.WireError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return codec.CodeInternal
+}
