@@ -12,7 +12,7 @@ type subscription struct {
 	cur    topic.Cursor
 	credit int  // bytes of batches that may still be delivered; one batch may overshoot it
 	queued bool // in session.active
-	gone   bool
+	gone   bool // cut off or closed; one that was cut off keeps its handle until the client closes it
 }
 
 func (s *session) subscribe(h codec.Header, section []byte) error {
@@ -38,7 +38,7 @@ func (s *session) subscribe(h codec.Header, section []byte) error {
 		return err
 	}
 	for _, v := range s.handles {
-		if other, ok := v.(*subscription); ok && other.cur.Partition() == part {
+		if other, ok := v.(*subscription); ok && !other.gone && other.cur.Partition() == part {
 			return codec.Errorf(codec.CodeHandleInUse, "handle %d of this connection is subscribed to %s/%d already", other.num, m.Topic, m.Partition)
 		}
 	}
@@ -64,6 +64,9 @@ func (s *session) credit(h codec.Header, section []byte) error {
 	sub, ok := s.handles[h.Handle].(*subscription)
 	if !ok {
 		return codec.Errorf(codec.CodeUnknownHandle, "handle %d is not a subscription", h.Handle)
+	}
+	if sub.gone {
+		return nil
 	}
 	if int64(sub.credit)+int64(bytes) > int64(s.l.b.limits.MaxCreditBytes) {
 		return codec.Errorf(codec.CodeWindowExceeded, "a credit of %d bytes and %d more is above the limit of %d", sub.credit, bytes, s.l.b.limits.MaxCreditBytes)
@@ -95,8 +98,7 @@ func (sub *subscription) deliver(s *session) {
 		return
 	}
 	if sub.cur.Cut() {
-		delete(s.handles, sub.num)
-		sub.drop(s)
+		sub.drop(s) // the handle stays: a credit may be on its way
 		detail := "the ring was full behind this consumer for longer than the stall limit"
 		s.l.b.log.Warn("consumer cut off", "conn", s.id, "peer", s.peer, "client", s.client,
 			"topic", sub.cur.Partition().Topic().Name(), "partition", sub.cur.Partition().Index(), "reason", detail)
@@ -131,6 +133,8 @@ func (sub *subscription) close(s *session, corr uint32) {
 }
 
 func (sub *subscription) drop(s *session) {
-	sub.gone = true
-	sub.cur.Detach(s.l.now.UnixMilli())
+	if !sub.gone {
+		sub.gone = true
+		sub.cur.Detach(s.l.now.UnixMilli())
+	}
 }
