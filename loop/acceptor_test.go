@@ -360,7 +360,7 @@ func TestAcceptor(t *testing.T) {
 	_ = third.Close()
 
 	_ = second.Close()
-	await(t, ended, "closed")
+	_ = await(t, ended, "closed")
 	fourth := dial()
 	defer fourth.Close() //nolint:errcheck // nothing depends on it
 	echoes(fourth)
