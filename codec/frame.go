@@ -85,11 +85,11 @@ var Types = []TypeInfo{
 	{TypeGoAway, "go_away", false},
 	{TypeError, "error", false},
 	{TypeClose, "close", false},
-	{TypeList, "list", true},
-	{TypeAlter, "alter", true},
-	{TypeDelete, "delete", true},
-	{TypePurge, "purge", true},
-	{TypeStats, "stats", true},
+	{TypeList, "list", false},
+	{TypeAlter, "alter", false},
+	{TypeDelete, "delete", false},
+	{TypePurge, "purge", false},
+	{TypeStats, "stats", false},
 	{TypeFetch, "fetch", true},
 }
 
@@ -271,13 +271,18 @@ func (r *reader) tags(f func(tag uint64, value *reader)) {
 
 // end returns the error of the section. Bytes after the tags are malformed: additions are tags.
 func (r *reader) end(t Type) error {
-	if r.bad {
-		return Errorf(CodeMalformedFrame, "the fields of a %s frame do not fit its header", t)
-	}
-	if len(r.b) != 0 {
-		return Errorf(CodeMalformedFrame, "%d bytes follow the tagged fields of a %s frame", len(r.b), t)
+	if r.bad || len(r.b) != 0 {
+		return r.misfit(t.String())
 	}
 	return nil
+}
+
+// misfit is the error of a section that does not fit; what names the frames that may have it.
+func (r *reader) misfit(what string) error {
+	if r.bad {
+		return Errorf(CodeMalformedFrame, "the fields of a %s frame do not fit its header", what)
+	}
+	return Errorf(CodeMalformedFrame, "%d bytes follow the tagged fields of a %s frame", len(r.b), what)
 }
 
 // maxStringBytes bounds the strings that are sent, so that two of them always fit a header section. Names are far shorter;

@@ -46,8 +46,9 @@ func TestFrameCutShort(t *testing.T) {
 			if m, err := decodeGolden(c, resized(frame, append(bytes.Clone(section), 0), payload)); !errors.Is(err, CodeMalformedFrame) {
 				t.Errorf("a byte behind the fields: %+v, %v", m, err)
 			}
-			if h.Type != TypeConfirm && h.Type != TypeDescribe {
-				return // the other payloads are batches
+			switch h.Type {
+			case TypePublish, TypeDeliver:
+				return // their payloads are batches
 			}
 			for k := range payload {
 				if m, err := decodeGolden(c, resized(frame, section, payload[:k])); !errors.Is(err, CodeMalformedFrame) {
@@ -162,11 +163,53 @@ func TestFrameRules(t *testing.T) {
 		{"describe_reply", "2^32-1 entries", set(18, 0xff, 0xff, 0xff, 0xff), false},
 		{"describe_reply", "no entries in no payload", func(p *parts) { p.section[21], p.payload = 0, nil }, true},
 		{"describe_reply", "entries of size 0", set(16, 0, 0), false},
-		{"describe_reply", "smaller entries", set(16, 0, 47), false},
-		{"describe_reply", "one entry of two entries' size", set(16, 0, 96, 0, 0, 0, 1), true},
+		{"describe_reply", "smaller entries", set(16, 0, 87), false},
+		{"describe_reply", "one entry of two entries' size", set(16, 0, 176, 0, 0, 0, 1), true},
 		{"describe_reply", "a negative start", setPayload(0, negative), false},
 		{"describe_reply", "a negative high", setPayload(8, negative), false},
-		{"describe_reply", "a negative next", setPayload(48+16, negative), false},
+		{"describe_reply", "a negative next", setPayload(88+16, negative), false},
+		{"list_after", "a string longer than the section", set(0, 0xff, 0xff), false},
+		{"list_after", "an unknown tag", tags(1, 1, 0), true},
+		{"list_reply", "more entries", set(0, 0, 0, 0, 3), false},
+		{"list_reply", "fewer entries", set(0, 0, 0, 0, 1), false},
+		{"list_reply", "2^32-1 entries", set(0, 0xff, 0xff, 0xff, 0xff), false},
+		{"list_reply", "more is neither 0 nor 1", set(4, 2), false},
+		{"list_reply", "no more", set(4, 0), true},
+		{"list_reply", "no entries in no payload", func(p *parts) { p.section[3], p.payload = 0, nil }, true},
+		{"list_reply", "no entries in a payload", func(p *parts) { p.section[3] = 0 }, false},
+		{"list_reply", "no payload", func(p *parts) { p.payload = nil }, false},
+		{"list_reply", "entries of size 0", func(p *parts) { p.payload = make([]byte, 4) }, false},
+		{"list_reply", "many entries of size 0", func(p *parts) { p.section[2], p.section[3], p.payload = 1, 0, make([]byte, 512) }, false},
+		{"list_reply", "an entry's size is above the payload", setPayload(0, 0xff, 0xff), false},
+		{"list_reply", "an entry is one byte longer than its fields", func(p *parts) {
+			size := int(binary.BigEndian.Uint16(p.payload))
+			p.payload = append(append(p.payload[:2+size:2+size], 0), p.payload[2+size:]...)
+			binary.BigEndian.PutUint16(p.payload, uint16(size+1))
+		}, false},
+		{"list_reply", "an entry ends inside its fields, the next begins there", func(p *parts) {
+			binary.BigEndian.PutUint16(p.payload, binary.BigEndian.Uint16(p.payload)-1)
+		}, false},
+		{"list_reply", "a name longer than its entry", setPayload(2, 0, 200), false},
+		{"list_reply", "an unknown tag in an entry", func(p *parts) {
+			size := int(binary.BigEndian.Uint16(p.payload))
+			p.payload[2+2+6+16+5] = 4 // tagged fields
+			p.payload = append(append(p.payload[:2+size:2+size], 99, 0), p.payload[2+size:]...)
+			binary.BigEndian.PutUint16(p.payload, uint16(size+2))
+		}, true},
+		{"alter", "a string longer than the section", set(0, 0xff, 0xff), false},
+		{"alter_reply", "created is neither 0 nor 1", set(16, 2), false},
+		{"purge", "every partition", set(8, 0xff, 0xff, 0xff, 0xff), true},
+		{"purge", "a string longer than the section", set(0, 0xff, 0xff), false},
+		{"purge_reply", "2^64-1 records", set(0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff), true},
+		{"delete", "a string longer than the section", set(0, 0xff, 0xff), false},
+		{"delete_reply", "an unknown tag", tags(1, 1, 0), true},
+		{"stats", "an unknown tag", tags(1, 1, 0), true},
+		{"stats_reply", "more entries", set(0, 0, 0, 0, 9), false},
+		{"stats_reply", "fewer entries", set(0, 0, 0, 0, 7), false},
+		{"stats_reply", "2^32-1 entries", set(0, 0xff, 0xff, 0xff, 0xff), false},
+		{"stats_reply", "no entries in no payload", func(p *parts) { p.section[3], p.payload = 0, nil }, true},
+		{"stats_reply", "a name longer than the payload", setPayload(0, 0xff, 0xff), false},
+		{"stats_reply", "an empty name", func(p *parts) { p.section[3], p.payload = 1, make([]byte, 10) }, true},
 		{"open_reply", "a negative next", set(16+4+4+4+1, negative), false},
 		{"publish", "no batches", set(12, 0, 0), false},
 		{"publish", "65,535 batches: the payload is looked at batch by batch", set(12, 0xff, 0xff), true},
@@ -224,7 +267,7 @@ func TestFrameRules(t *testing.T) {
 // A later version makes the entries of a description longer: this one reads what it knows.
 func TestDescriptionOfLongerEntries(t *testing.T) {
 	m := Description{ID: goldenID, Settings: TopicSettings{Storage: StorageFile, Partitions: 2}, Partitions: []PartitionInfo{
-		{Start: 1, High: 2, Next: 3, Bytes: 4, DroppedUnread: 5, Subscriptions: 6, Publishers: 7}, {Next: 9},
+		{Start: 1, High: 2, Next: 3, Bytes: 4, DroppedUnread: 5, Subscriptions: 6, Publishers: 7, Backlog: 8}, {Next: 9},
 	}}
 	frame := AppendDescription(nil, 1, m)
 	h, err := ParseHeader(frame, len(frame))
@@ -246,18 +289,29 @@ func TestDescriptionOfLongerEntries(t *testing.T) {
 
 // F46: lengths and counts that a peer announced take no memory.
 func TestLyingCountsTakeNoMemory(t *testing.T) {
-	section := append(make([]byte, 16), 0, 48, 0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0, 1, 0)
+	section := append(make([]byte, 16), 0, partitionInfoBytes, 0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0, 1, 0)
 	text := append([]byte{0xff, 0xff}, make([]byte, 100)...)
 	manyTags := append(make([]byte, 12), 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01)
 	confirm := append(make([]byte, 12), 0xff, 0xff, 0xff, 0xff, 0)
+	// Tables that hold one entry less than they say, or one more.
+	entry := append([]byte{0, topicEntryBytes - 2, 0, 0}, make([]byte, topicEntryBytes-4)...)
+	topics, figures := bytes.Repeat(entry, 4096), make([]byte, 4096*10)
+	counts := func(n uint32, rest ...byte) []byte { return append(binary.BigEndian.AppendUint32(nil, n), rest...) }
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range 100 {
-		_, err1 := ParseDescription(section, make([]byte, 96))
+		_, err1 := ParseDescription(section, make([]byte, 2*partitionInfoBytes))
 		_, err2 := ParseTopicRequest(TypeDescribe, text)
 		_, err3 := ParseHello(manyTags)
 		_, err4 := ParseConfirm(confirm, make([]byte, 100))
-		for i, err := range []error{err1, err2, err3, err4} {
+		_, err5 := ParseListReply(counts(1<<32-1, 0, 0), topics)
+		_, err6 := ParseListReply(counts(4097, 0, 0), topics)
+		_, err7 := ParseListReply(counts(4095, 0, 0), topics)
+		_, err8 := ParseListReply(counts(4096, 0, 0), figures[:2*4096]) // sizes of 0
+		_, err9 := ParseStatsReply(counts(1<<32-1, 0), figures)
+		_, err10 := ParseStatsReply(counts(4097, 0), figures)
+		_, err11 := ParseStatsReply(counts(4095, 0), figures)
+		for i, err := range []error{err1, err2, err3, err4, err5, err6, err7, err8, err9, err10, err11} {
 			if !errors.Is(err, CodeMalformedFrame) {
 				t.Fatalf("%d: %v", i, err)
 			}

@@ -206,6 +206,16 @@ func goldenValueBatch() []byte {
 	return w.Finish(NoProducer)
 }
 
+// purgedUpTo is the batch behind a purge, as it is delivered.
+func purgedUpTo(base Offset) []byte {
+	var w BatchBuilder
+	w.Reset(nil, 1<<20)
+	w.AddValue(1_700_000_000_002, []byte("new"))
+	b := w.Finish(NoProducer)
+	Batch(b).SetBase(base, 0)
+	return b
+}
+
 func goldenCases() []goldenCase {
 	var cases []goldenCase
 	add := func(
@@ -230,11 +240,21 @@ func goldenCases() []goldenCase {
 		MaxFrameBytes: 4<<20 + 65536, MaxBatchBytes: DefaultMaxBatchBytes, HeartbeatMillis: 15000,
 	})
 
+	withSettings := func(a *annotator, _ int) {
+		a.str("topic")
+		a.settings()
+	}
+	settingsReply := func(a *annotator, _ int) {
+		a.line(16, "topic id")
+		a.uint(1, "created")
+		a.settings()
+	}
+	topicName := func(a *annotator, _ int) {
+		a.str("topic")
+		a.tags(nil)
+	}
 	create := func(name string, m Create) {
-		add(name, m, func(dst []byte) []byte { return AppendCreate(dst, 2, m) }, parsed(ParseCreate), func(a *annotator, _ int) {
-			a.str("topic")
-			a.settings()
-		})
+		add(name, m, func(dst []byte) []byte { return AppendCreate(dst, 2, m) }, parsed(ParseCreate), withSettings)
 	}
 	create("create", Create{Topic: "orders", Settings: TopicSettings{Storage: StorageQueue, Partitions: 1}})
 	full := TopicSettings{Storage: StorageQueue, Partitions: 4, Overflow: OverflowReject, RingBytes: 64 << 20, MaxBatchBytes: DefaultMaxBatchBytes}
@@ -243,20 +263,19 @@ func goldenCases() []goldenCase {
 		Storage: StorageQueue, Partitions: 1, Overflow: OverflowBlock, RingBytes: 64 << 20, MaxBatchBytes: DefaultMaxBatchBytes,
 	}}
 	add("create_reply", createReply, func(dst []byte) []byte { return AppendCreateReply(dst, 2, createReply) }, parsed(ParseCreateReply),
-		func(a *annotator, _ int) {
-			a.line(16, "topic id")
-			a.uint(1, "created")
-			a.settings()
-		})
+		settingsReply)
 
 	add("describe", "orders", func(dst []byte) []byte { return AppendDescribe(dst, 3, "orders") },
-		parsed(func(b []byte) (string, error) { return ParseTopicRequest(TypeDescribe, b) }), func(a *annotator, _ int) {
-			a.str("topic")
-			a.tags(nil)
-		})
+		parsed(func(b []byte) (string, error) { return ParseTopicRequest(TypeDescribe, b) }), topicName)
 	description := Description{ID: goldenID, Settings: full, Partitions: []PartitionInfo{
-		{Start: 0, High: 2, Next: 2, Bytes: 85, Subscriptions: 1, Publishers: 1},
-		{Start: 512, High: 1024, Next: 1024, Bytes: 65536, DroppedUnread: 512},
+		{
+			Start: 0, High: 2, Next: 2, Bytes: 149, Subscriptions: 1, Publishers: 1,
+			RecordsIn: 2, BytesIn: 85, RecordsOut: 2, BytesOut: 85,
+		},
+		{
+			Start: 512, High: 1024, Next: 1024, Bytes: 65536, DroppedUnread: 512,
+			RecordsIn: 1024, BytesIn: 122880, RecordsOut: 256, BytesOut: 30720, Backlog: 256,
+		},
 	}}
 	add("describe_reply", description, func(dst []byte) []byte { return AppendDescription(dst, 3, description) },
 		func(_ Header, section, payload []byte) (any, error) { return ParseDescription(section, payload) },
@@ -271,9 +290,86 @@ func goldenCases() []goldenCase {
 				}
 				a.uint(4, "  subscriptions")
 				a.uint(4, "  publishers")
-				if size > partitionInfoBytes {
-					a.line(int(size)-partitionInfoBytes, "  unknown")
+				for _, what := range []string{"records in", "bytes in", "records out", "bytes out", "backlog"} {
+					a.uint(8, "  "+what)
 				}
+				if size > 88 {
+					a.line(int(size)-88, "  unknown")
+				}
+			}
+		})
+
+	list := func(name string, m List) {
+		add(name, m, func(dst []byte) []byte { return AppendList(dst, 8, m) }, parsed(ParseList), func(a *annotator, _ int) {
+			a.str("after")
+			a.uint(4, "limit")
+			a.tags(nil)
+		})
+	}
+	list("list", List{})
+	list("list_after", List{After: "orders", Limit: 100})
+	listReply := ListReply{More: true, Topics: []TopicEntry{
+		{Name: "events", ID: TopicID{0x4c, 0x51, 0x10}, Settings: TopicSettings{
+			Storage: StorageDirect, Partitions: 1, Overflow: OverflowDropOldest, RingBytes: 64 << 20, MaxBatchBytes: DefaultMaxBatchBytes,
+		}},
+		{Name: "orders", ID: goldenID, Settings: full},
+	}}
+	add("list_reply", listReply, func(dst []byte) []byte { return AppendListReply(dst, 8, listReply) },
+		func(_ Header, section, payload []byte) (any, error) { return ParseListReply(section, payload) },
+		func(a *annotator, _ int) {
+			count := a.uint(4, "entries")
+			a.uint(1, "more")
+			a.tags(nil)
+			for range count {
+				size := a.uint(2, "bytes of the entry that follow:")
+				left := len(a.b)
+				a.str("  name")
+				a.line(16, "  topic id")
+				a.settings()
+				if a.fail == "" && left-len(a.b) != int(size) {
+					a.fail = fmt.Sprintf("the entry has %d bytes, its size says %d", left-len(a.b), size)
+				}
+			}
+		})
+
+	alter := Create{Topic: "orders", Settings: TopicSettings{Partitions: 8, RingBytes: 128 << 20}}
+	add("alter", alter, func(dst []byte) []byte { return AppendAlter(dst, 9, alter) }, parsed(ParseCreate), withSettings)
+	alterReply := CreateReply{ID: goldenID, Settings: TopicSettings{
+		Storage: StorageQueue, Partitions: 8, Overflow: OverflowReject, RingBytes: 128 << 20, MaxBatchBytes: DefaultMaxBatchBytes,
+	}}
+	add("alter_reply", alterReply, func(dst []byte) []byte { return AppendAlterReply(dst, 9, alterReply) }, parsed(ParseCreateReply),
+		settingsReply)
+
+	purge := func(name string, m Purge) {
+		add(name, m, func(dst []byte) []byte { return AppendPurge(dst, 10, m) }, parsed(ParsePurge), func(a *annotator, _ int) {
+			a.str("topic")
+			a.uint(4, "partition")
+			a.tags(nil)
+		})
+	}
+	purge("purge", Purge{Topic: "orders", Partition: 1})
+	purge("purge_all", Purge{Topic: "orders", Partition: AllPartitions})
+	add("purge_reply", uint64(512), func(dst []byte) []byte { return AppendPurgeReply(dst, 10, 512) }, parsed(ParsePurgeReply),
+		func(a *annotator, _ int) {
+			a.uint(8, "records")
+			a.tags(nil)
+		})
+
+	add("delete", "orders", func(dst []byte) []byte { return AppendDelete(dst, 11, "orders") },
+		parsed(func(b []byte) (string, error) { return ParseTopicRequest(TypeDelete, b) }), topicName)
+
+	stats := []Stat{
+		{"connections", 3}, {"topics", 2}, {"partitions", 5}, {"uptime_seconds", 3600},
+		{"slab_bytes_in_use", 1060864}, {"slab_bytes_free", 65536}, {"slabs_in_use_4096", 3}, {"slabs_in_use_1048576", 1},
+	}
+	add("stats_reply", stats, func(dst []byte) []byte { return AppendStatsReply(dst, 12, stats) },
+		func(_ Header, section, payload []byte) (any, error) { return ParseStatsReply(section, payload) },
+		func(a *annotator, _ int) {
+			count := a.uint(4, "entries")
+			a.tags(nil)
+			for range count {
+				a.str("name")
+				a.uint(8, "  value")
 			}
 		})
 
@@ -401,6 +497,9 @@ func goldenCases() []goldenCase {
 	delivered := bytes.Clone(batch)
 	Batch(delivered).SetBase(0, 0)
 	deliver("deliver", Deliver{Start: 0, High: 2, AppendMillis: 1_700_000_000_002, Count: 1}, delivered)
+	deliver("deliver_purged", Deliver{
+		Start: 1024, High: 1025, AppendMillis: 1_700_000_000_002, Count: 1, Gap: Gap{From: 600, Next: 1024, Reason: GapPurged},
+	}, purgedUpTo(1024))
 	deliver("deliver_gap", Deliver{Start: 512, High: 512, Gap: Gap{From: 2, Next: 512, Reason: GapDropped}}, nil)
 
 	add("credit", uint32(85), func(dst []byte) []byte { return AppendCredit(dst, 2, 85) }, parsed(ParseCredit), func(a *annotator, _ int) {
@@ -412,6 +511,8 @@ func goldenCases() []goldenCase {
 			func(a *annotator, _ int) { a.tags(nil) })
 	}
 	empty("heartbeat", TypeHeartbeat, AppendHeartbeat)
+	empty("delete_reply", TypeDelete, func(dst []byte) []byte { return AppendDeleteReply(dst, 11) })
+	empty("stats", TypeStats, func(dst []byte) []byte { return AppendStats(dst, 12) })
 	empty("close", TypeClose, func(dst []byte) []byte { return AppendClose(dst, 6, 2) })
 	empty("close_reply", TypeClose, func(dst []byte) []byte { return AppendCloseReply(dst, 6, 2) })
 
@@ -433,6 +534,7 @@ func goldenCases() []goldenCase {
 	}
 	wireError("error", 7, 0, Errorf(CodeUnknownTopic, "there is no topic orders"))
 	wireError("error_handle", 0, 2, Errorf(CodeSlowConsumer, "the ring was full behind it"))
+	wireError("error_deleted", 0, 2, Errorf(CodeTopicDeleted, "topic orders was deleted"))
 	wireError("error_fatal", 0, 0, &WireError{Code: CodeMalformedFrame})
 	return cases
 }

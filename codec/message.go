@@ -196,18 +196,23 @@ type Create struct {
 
 // AppendCreate appends the request.
 func AppendCreate(dst []byte, corr uint32, m Create) []byte {
-	dst, at := beginFrame(dst, TypeCreate, 0, corr, 0)
-	dst = appendString(dst, m.Topic)
-	dst = m.Settings.append(dst)
-	return endFrame(dst, at, len(dst))
+	return appendTopicSettings(dst, TypeCreate, corr, m)
 }
 
-// ParseCreate reads the request.
+// ParseCreate reads the request, and that of alter.
 func ParseCreate(b []byte) (m Create, err error) {
 	r := reader{b: b}
 	m.Topic = r.str()
 	m.Settings.parse(&r)
-	return m, r.end(TypeCreate)
+	return m, r.endSettings()
+}
+
+// endSettings is end for create and alter, whose frames have the same fields.
+func (r *reader) endSettings() error {
+	if r.bad || len(r.b) != 0 {
+		return r.misfit("create or alter")
+	}
+	return nil
 }
 
 // CreateReply tells what stands now.
@@ -219,20 +224,24 @@ type CreateReply struct {
 
 // AppendCreateReply appends the reply.
 func AppendCreateReply(dst []byte, corr uint32, m CreateReply) []byte {
-	dst, at := beginFrame(dst, TypeCreate, FlagReply, corr, 0)
+	return appendCreateReply(dst, TypeCreate, corr, m)
+}
+
+func appendCreateReply(dst []byte, t Type, corr uint32, m CreateReply) []byte {
+	dst, at := beginFrame(dst, t, FlagReply, corr, 0)
 	dst = append(dst, m.ID[:]...)
 	dst = append(dst, boolByte(m.Created))
 	dst = m.Settings.append(dst)
 	return endFrame(dst, at, len(dst))
 }
 
-// ParseCreateReply reads the reply.
+// ParseCreateReply reads the reply, and that of alter.
 func ParseCreateReply(b []byte) (m CreateReply, err error) {
 	r := reader{b: b}
 	copy(m.ID[:], r.take(len(m.ID)))
 	m.Created = r.bool()
 	m.Settings.parse(&r)
-	return m, r.end(TypeCreate)
+	return m, r.endSettings()
 }
 
 // bool reads a byte that is 0 or 1.
@@ -283,9 +292,14 @@ type PartitionInfo struct {
 	DroppedUnread     uint64 // records that left the ring before any subscription had read them
 	Subscriptions     uint32 // attached now
 	Publishers        uint32 // open handles now
+	RecordsIn         uint64 // appended since the broker has the topic
+	BytesIn           uint64 // of whole batches
+	RecordsOut        uint64 // handed to subscriptions; each copy counts
+	BytesOut          uint64
+	Backlog           uint64 // records that the slowest pull group has not been given
 }
 
-const partitionInfoBytes = 48
+const partitionInfoBytes = 88
 
 // AppendDescription appends the reply. Entries carry their size, so that a later version can make them longer.
 func AppendDescription(dst []byte, corr uint32, m Description) []byte {
@@ -303,6 +317,11 @@ func AppendDescription(dst []byte, corr uint32, m Description) []byte {
 		dst = binary.BigEndian.AppendUint64(dst, p.DroppedUnread)
 		dst = binary.BigEndian.AppendUint32(dst, p.Subscriptions)
 		dst = binary.BigEndian.AppendUint32(dst, p.Publishers)
+		dst = binary.BigEndian.AppendUint64(dst, p.RecordsIn)
+		dst = binary.BigEndian.AppendUint64(dst, p.BytesIn)
+		dst = binary.BigEndian.AppendUint64(dst, p.RecordsOut)
+		dst = binary.BigEndian.AppendUint64(dst, p.BytesOut)
+		dst = binary.BigEndian.AppendUint64(dst, p.Backlog)
 	}
 	return endFrame(dst, at, headerEnd)
 }
@@ -325,6 +344,7 @@ func ParseDescription(header, payload []byte) (m Description, err error) {
 		m.Partitions[i] = PartitionInfo{
 			Start: e.offset(), High: e.offset(), Next: e.offset(), Bytes: e.u64(), DroppedUnread: e.u64(),
 			Subscriptions: e.u32(), Publishers: e.u32(),
+			RecordsIn: e.u64(), BytesIn: e.u64(), RecordsOut: e.u64(), BytesOut: e.u64(), Backlog: e.u64(),
 		}
 		if e.bad {
 			return m, Errorf(CodeMalformedFrame, "entry %d holds a negative offset", i)
@@ -714,4 +734,213 @@ func ParseError(b []byte) (*WireError, error) {
 	e := &WireError{Code: Code(r.u16()), Detail: r.str()}
 	r.tags(nil)
 	return e, r.end(TypeError)
+}
+
+// List asks for the topics, in order of their names.
+type List struct {
+	After string // names behind this one
+	Limit uint32 // most entries wanted; 0: as many as fit the broker's frame
+}
+
+// AppendList appends the request.
+func AppendList(dst []byte, corr uint32, m List) []byte {
+	dst, at := beginFrame(dst, TypeList, 0, corr, 0)
+	dst = appendString(dst, m.After)
+	dst = binary.BigEndian.AppendUint32(dst, m.Limit)
+	dst = append(dst, 0)
+	return endFrame(dst, at, len(dst))
+}
+
+// ParseList reads the request.
+func ParseList(b []byte) (m List, err error) {
+	r := reader{b: b}
+	m.After, m.Limit = r.str(), r.u32()
+	r.tags(nil)
+	return m, r.end(TypeList)
+}
+
+// A TopicEntry is one topic of a list reply.
+type TopicEntry struct {
+	Name     string
+	ID       TopicID
+	Settings TopicSettings
+}
+
+// ListReply is a page of topics.
+type ListReply struct {
+	Topics []TopicEntry
+	More   bool // there are topics behind the last of these
+}
+
+// AppendListReply appends the reply. Each entry carries its size.
+func AppendListReply(dst []byte, corr uint32, m ListReply) []byte {
+	dst, at := beginFrame(dst, TypeList, FlagReply, corr, 0)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(m.Topics)))
+	dst = append(dst, boolByte(m.More), 0)
+	headerEnd := len(dst)
+	for i := range m.Topics {
+		e := &m.Topics[i]
+		entry := len(dst)
+		dst = append(dst, 0, 0)
+		dst = appendString(dst, e.Name)
+		dst = append(dst, e.ID[:]...)
+		dst = e.Settings.append(dst)
+		binary.BigEndian.PutUint16(dst[entry:], uint16(len(dst)-entry-2))
+	}
+	return endFrame(dst, at, headerEnd)
+}
+
+// ParseListReply reads the reply. It takes memory only once the entries' sizes add up.
+func ParseListReply(header, payload []byte) (m ListReply, err error) {
+	r := reader{b: header}
+	count := r.u32()
+	m.More = r.bool()
+	r.tags(nil)
+	if err := r.end(TypeList); err != nil {
+		return m, err
+	}
+	sizes := reader{b: payload}
+	for range count {
+		if sizes.take(int(sizes.u16())); sizes.bad {
+			break
+		}
+	}
+	if sizes.bad || len(sizes.b) != 0 || uint64(count) > uint64(len(payload)/topicEntryBytes) {
+		return m, Errorf(CodeMalformedFrame, "%d entries of a list reply do not fill a payload of %d bytes", count, len(payload))
+	}
+	m.Topics = make([]TopicEntry, count)
+	p := reader{b: payload}
+	for i := range m.Topics {
+		e, t := reader{b: p.take(int(p.u16()))}, &m.Topics[i]
+		t.Name = e.str()
+		copy(t.ID[:], e.take(len(t.ID)))
+		t.Settings.parse(&e)
+		if err := e.end(TypeList); err != nil {
+			return ListReply{}, Errorf(CodeMalformedFrame, "the fields of entry %d of a list reply do not fit its size", i)
+		}
+	}
+	return m, nil
+}
+
+// topicEntryBytes is the smallest entry of a list reply: its size, an empty name, the id, the settings without tags.
+const topicEntryBytes = 2 + 2 + 16 + 1 + 4 + 1
+
+// AppendAlter appends a request to change a topic's settings. Zero fields stay as they are. Storage cannot be changed, the
+// number of partitions only grows. The reply is a CreateReply with Created false, in a frame of TypeAlter.
+func AppendAlter(dst []byte, corr uint32, m Create) []byte {
+	return appendTopicSettings(dst, TypeAlter, corr, m)
+}
+
+func appendTopicSettings(dst []byte, t Type, corr uint32, m Create) []byte {
+	dst, at := beginFrame(dst, t, 0, corr, 0)
+	dst = appendString(dst, m.Topic)
+	dst = m.Settings.append(dst)
+	return endFrame(dst, at, len(dst))
+}
+
+// AppendAlterReply appends the reply: the settings now in force.
+func AppendAlterReply(dst []byte, corr uint32, m CreateReply) []byte {
+	return appendCreateReply(dst, TypeAlter, corr, m)
+}
+
+// AppendDelete appends a request to delete a topic with all that it holds.
+func AppendDelete(dst []byte, corr uint32, topic string) []byte {
+	return appendTopicRequest(dst, TypeDelete, corr, topic)
+}
+
+// AppendDeleteReply appends the reply: no topic has the name any more.
+func AppendDeleteReply(dst []byte, corr uint32) []byte {
+	return append(AppendHeader(dst, TypeDelete, FlagReply, corr, 0, 1, 0), 0)
+}
+
+// AllPartitions, as a partition number in a Purge, means every one.
+const AllPartitions = 1<<32 - 1
+
+// Purge asks to drop the records that a topic, or one partition of it, holds now. Offsets go on.
+type Purge struct {
+	Topic     string
+	Partition uint32 // or AllPartitions
+}
+
+// AppendPurge appends the request.
+func AppendPurge(dst []byte, corr uint32, m Purge) []byte {
+	dst, at := beginFrame(dst, TypePurge, 0, corr, 0)
+	dst = appendString(dst, m.Topic)
+	dst = binary.BigEndian.AppendUint32(dst, m.Partition)
+	dst = append(dst, 0)
+	return endFrame(dst, at, len(dst))
+}
+
+// ParsePurge reads the request.
+func ParsePurge(b []byte) (m Purge, err error) {
+	r := reader{b: b}
+	m.Topic, m.Partition = r.str(), r.u32()
+	r.tags(nil)
+	return m, r.end(TypePurge)
+}
+
+// AppendPurgeReply appends the reply: how many records were dropped.
+func AppendPurgeReply(dst []byte, corr uint32, records uint64) []byte {
+	dst, at := beginFrame(dst, TypePurge, FlagReply, corr, 0)
+	dst = binary.BigEndian.AppendUint64(dst, records)
+	dst = append(dst, 0)
+	return endFrame(dst, at, len(dst))
+}
+
+// ParsePurgeReply reads the reply.
+func ParsePurgeReply(b []byte) (records uint64, err error) {
+	r := reader{b: b}
+	records = r.u64()
+	r.tags(nil)
+	return records, r.end(TypePurge)
+}
+
+// AppendStats appends a request for the broker's own figures.
+func AppendStats(dst []byte, corr uint32) []byte {
+	return append(AppendHeader(dst, TypeStats, 0, corr, 0, 1, 0), 0)
+}
+
+// A Stat is one figure of the broker. Names are stable; docs/PROTOCOL.md lists them.
+type Stat struct {
+	Name  string
+	Value uint64
+}
+
+// AppendStatsReply appends the reply.
+func AppendStatsReply(dst []byte, corr uint32, stats []Stat) []byte {
+	dst, at := beginFrame(dst, TypeStats, FlagReply, corr, 0)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(stats)))
+	dst = append(dst, 0)
+	headerEnd := len(dst)
+	for _, s := range stats {
+		dst = appendString(dst, s.Name)
+		dst = binary.BigEndian.AppendUint64(dst, s.Value)
+	}
+	return endFrame(dst, at, headerEnd)
+}
+
+// ParseStatsReply reads the reply. It takes memory only once the entries' sizes add up.
+func ParseStatsReply(header, payload []byte) (stats []Stat, err error) {
+	r := reader{b: header}
+	count := r.u32()
+	r.tags(nil)
+	if err := r.end(TypeStats); err != nil {
+		return nil, err
+	}
+	sizes := reader{b: payload}
+	for range count {
+		if sizes.take(int(sizes.u16())); sizes.bad {
+			break
+		}
+		sizes.take(8)
+	}
+	if sizes.bad || len(sizes.b) != 0 {
+		return nil, Errorf(CodeMalformedFrame, "%d entries of a stats reply do not fill a payload of %d bytes", count, len(payload))
+	}
+	stats = make([]Stat, count)
+	p := reader{b: payload}
+	for i := range stats {
+		stats[i] = Stat{Name: p.str(), Value: p.u64()}
+	}
+	return stats, nil
 }

@@ -25,6 +25,11 @@ var typeColumns = map[Type][4]string{
 	TypeGoAway:    {"broker", "", "", ""},
 	TypeError:     {"broker", "", "maybe", ""},
 	TypeClose:     {"client", "reply", "yes", ""},
+	TypeList:      {"client", "reply", "", "in the reply: a table"},
+	TypeAlter:     {"client", "reply", "", ""},
+	TypeDelete:    {"client", "reply", "", ""},
+	TypePurge:     {"client", "reply", "", ""},
+	TypeStats:     {"client", "reply", "", "in the reply: a table"},
 }
 
 func typeTable() string {
