@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,7 +18,8 @@ import (
 
 // Limits are the broker's bounds. Zero fields mean the default.
 type Limits struct {
-	Connections        int           // open at once; default 20,000
+	Connections        int           // open at once, per listener; default 20,000
+	Logins             int           // connections that have not said hello yet; default 8,192
 	HandlesPerConn     int           // publishing handles and subscriptions of one connection; default 4,096
 	WindowBytes        int           // unconfirmed bytes per publishing handle; default codec.DefaultWindowBytes
 	MaxCreditBytes     int           // most that a subscription may have been granted; default 64 MiB
@@ -45,6 +45,7 @@ func (l Limits) complete() Limits {
 		}
 	}
 	def(&l.Connections, 20_000)
+	def(&l.Logins, 8192)
 	def(&l.HandlesPerConn, 4096)
 	def(&l.WindowBytes, codec.DefaultWindowBytes)
 	def(&l.MaxCreditBytes, 64<<20)
@@ -67,9 +68,12 @@ type Config struct {
 	// not sockets (an in-process one) is served through goroutines instead of the event loops.
 	Listener net.Listener
 
-	Bind          string // address to listen on; default 127.0.0.1
+	Bind          string // IP address, or unix:///path of a socket; default 127.0.0.1
 	Port          int    // 0: a free one
 	BothLoopbacks bool   // with Bind a loopback address: listen on 127.0.0.1 and ::1, same port
+
+	// AdminUser and AdminPassword, when the password is set, must come with create_topic of the JSON admin protocol.
+	AdminUser, AdminPassword string
 
 	Loops  int          // event loops; default half the processors, at least one
 	Name   string       // told to clients in the hello; default "lightq-broker"
@@ -89,11 +93,14 @@ type Broker struct {
 
 	draining atomic.Bool
 	conns    atomic.Int64 // sessions open now
+	logins   atomic.Int64 // of these, those that have not said hello yet
 	nextConn atomic.Uint64
 	started  time.Time
 
+	closings logLimit
+
 	mu     sync.Mutex
-	states map[*loopState]struct{} // every loop that has or had sessions
+	states map[*loopState]struct{} // every loop that has sessions
 }
 
 // ErrBind is in the chain of the errors of NewBroker that say why an address cannot be listened on.
@@ -138,15 +145,19 @@ func NewBroker(cfg Config) (*Broker, error) {
 		}
 		return nil, fmt.Errorf("start event loops: %w", err)
 	}
-	b.reactor = mixedReactor{sockets: sockets, others: newNetReactor(netOptions{onRing: b.onRing})}
+	b.reactor = mixedReactor{sockets: sockets, memory: newMemReactor(b.onRing), others: newNetReactor(netOptions{onRing: b.onRing})}
 	return b, nil
 }
 
-// A mixedReactor serves sockets on event loops and any other net.Conn through goroutines.
-type mixedReactor struct{ sockets, others reactor }
+// A mixedReactor serves sockets on event loops, connections in memory on a goroutine each, and any other net.Conn through
+// three.
+type mixedReactor struct{ sockets, memory, others reactor }
 
 func (m mixedReactor) Attach(c net.Conn, open func(transport) handler) error {
-	if _, ok := c.(syscall.Conn); ok {
+	switch c.(type) {
+	case *memConn:
+		return m.memory.Attach(c, open)
+	case syscall.Conn:
 		return m.sockets.Attach(c, open)
 	}
 	return m.others.Attach(c, open)
@@ -154,6 +165,7 @@ func (m mixedReactor) Attach(c net.Conn, open func(transport) handler) error {
 
 func (m mixedReactor) Stop() {
 	m.sockets.Stop()
+	m.memory.Stop()
 	m.others.Stop()
 }
 
@@ -164,52 +176,6 @@ func DefaultLoops() int { return max(1, runtime.NumCPU()/2) }
 // readBufferBytes is what one read of gnet takes: enough for a burst of small frames, while the body of a large frame
 // is read straight into its slab.
 const readBufferBytes = 64 << 10
-
-func (b *Broker) listen() ([]net.Listener, error) {
-	if b.cfg.Listener != nil {
-		return []net.Listener{b.cfg.Listener}, nil
-	}
-	ip := net.ParseIP(b.cfg.Bind)
-	if b.cfg.Bind == "localhost" {
-		ip = net.IPv4(127, 0, 0, 1)
-	}
-	switch {
-	case b.cfg.Bind == "*":
-		return nil, fmt.Errorf("every interface: %w", ErrExposed)
-	case ip == nil:
-		return nil, fmt.Errorf("bind address %q is not an IP address: %w", b.cfg.Bind, ErrBind)
-	case !ip.IsLoopback():
-		return nil, fmt.Errorf("%s: %w", b.cfg.Bind, ErrExposed)
-	}
-	first, err := listenTCP(ip.String(), b.cfg.Port)
-	if err != nil {
-		return nil, err
-	}
-	listeners := []net.Listener{first}
-	if b.cfg.BothLoopbacks {
-		other := "::1"
-		if ip.To4() == nil {
-			other = "127.0.0.1"
-		}
-		port := first.Addr().(*net.TCPAddr).Port
-		second, err := listenTCP(other, port)
-		if err != nil {
-			b.log.Warn("one loopback only", "addr", net.JoinHostPort(other, strconv.Itoa(port)), "err", err)
-		} else {
-			listeners = append(listeners, second)
-		}
-	}
-	return listeners, nil
-}
-
-func listenTCP(ip string, port int) (net.Listener, error) {
-	addr := net.JoinHostPort(ip, strconv.Itoa(port))
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w: %w", addr, ErrBind, err)
-	}
-	return l, nil
-}
 
 // Addrs returns the addresses that the broker listens on.
 func (b *Broker) Addrs() []net.Addr {
@@ -282,33 +248,56 @@ func (b *Broker) eachLoop(f func(*loopState)) {
 	}
 }
 
-// drain tells every session to go away and waits until none has anything to confirm or deliver, or the limit.
+// drain tells every session to go away, waits until none has anything to confirm or deliver, shuts the sending side of each
+// and waits until its peer has closed, all of that within the limit.
+//
+// Only a peer that has closed has read everything: closing first, while it sends, would reset the connection and take from
+// it what is still on its way.
 func (b *Broker) drain() {
 	deadline := time.Now().Add(b.limits.Drain)
-	b.eachLoop(func(l *loopState) { l.post(func() { l.goAway(b.limits.Drain) }) })
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
-	for time.Now().Before(deadline) {
-		var left atomic.Int64
-		var wait sync.WaitGroup
-		b.eachLoop(func(l *loopState) {
-			wait.Add(1)
-			l.post(func() {
-				left.Add(int64(l.unfinished()))
-				wait.Done()
-			})
+	until := func(times int, left func(*loopState) int) bool {
+		for zero := 0; zero < times; <-poll.C {
+			if !time.Now().Before(deadline) {
+				return false
+			}
+			if n, ok := b.sum(left); ok && n == 0 {
+				zero++
+			} else {
+				zero = 0
+			}
+		}
+		return true
+	}
+	b.eachLoop(func(l *loopState) { l.post(func() { l.goAway(b.limits.Drain) }) })
+	// Twice: loops do not answer at the same moment. When a producer's loop has nothing unconfirmed, wake-ups for what it
+	// has published are in the inboxes of its consumers' loops, which may have answered before.
+	if until(2, (*loopState).unfinished) {
+		b.eachLoop(func(l *loopState) { l.post(func() { l.hangUp(deadline) }) })
+		until(1, (*loopState).closing)
+	}
+}
+
+// sum adds up what f returns on every loop. A loop that has ended meanwhile does not answer: then ok is false, and those that
+// are left can be asked again.
+func (b *Broker) sum(f func(*loopState) int) (n int, ok bool) {
+	var total atomic.Int64
+	var wait sync.WaitGroup
+	b.eachLoop(func(l *loopState) {
+		wait.Add(1)
+		l.post(func() {
+			total.Add(int64(f(l)))
+			wait.Done()
 		})
-		answered := make(chan struct{})
-		go func() { wait.Wait(); close(answered) }()
-		select {
-		case <-answered:
-		case <-time.After(time.Until(deadline)):
-			return
-		}
-		if left.Load() == 0 {
-			return
-		}
-		<-poll.C
+	})
+	answered := make(chan struct{})
+	go func() { wait.Wait(); close(answered) }()
+	select {
+	case <-answered:
+		return int(total.Load()), true
+	case <-time.After(100 * time.Millisecond):
+		return 0, false
 	}
 }
 
@@ -324,10 +313,46 @@ func (b *Broker) open(t transport, d *acceptor) handler {
 	if !ok {
 		l = newLoopState(b, t.Loop())
 		t.Loop().state = l
-		b.mu.Lock()
-		b.states[l] = struct{}{}
-		b.mu.Unlock()
 	}
-	b.conns.Add(1)
+	b.mu.Lock()
+	b.states[l] = struct{}{}
+	b.mu.Unlock()
 	return newSession(l, t, d)
+}
+
+// forget takes a loop without sessions off the list: the loop of a connection that is no socket ends with it.
+func (b *Broker) forget(l *loopState) {
+	b.mu.Lock()
+	delete(b.states, l)
+	b.mu.Unlock()
+}
+
+// A logLimit lets one line of a kind through each logEvery: a flood of bad connections must not become a flood of lines.
+type logLimit struct {
+	mu   sync.Mutex
+	last map[codec.Code]logged
+}
+
+type logged struct {
+	at   time.Time
+	more int // lines held back since
+}
+
+const logEvery = time.Second
+
+// allow reports whether to log an event now, and how many of its kind were held back before it.
+func (l *logLimit) allow(code codec.Code, now time.Time) (more int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil {
+		l.last = map[codec.Code]logged{}
+	}
+	e := l.last[code]
+	if now.Sub(e.at) < logEvery {
+		e.more++
+		l.last[code] = e
+		return 0, false
+	}
+	l.last[code] = logged{at: now}
+	return e.more, true
 }

@@ -243,16 +243,16 @@ func (p *publishing) finish() {
 	}
 }
 
-func (p *publishing) close(s *session, corr uint32) {
+func (p *publishing) close(s *session, corr uint32) error {
 	if p.closing {
-		s.fail(corr, p.num, codec.Errorf(codec.CodeUnknownHandle, "handle %d is being closed", p.num))
-		return
+		return codec.Errorf(codec.CodeUnknownHandle, "handle %d is being closed", p.num)
 	}
 	p.closing, p.closeCorr = true, corr
 	if s.last == p {
 		s.last = nil
 	}
 	p.finish()
+	return nil
 }
 
 func (p *publishing) drop(*session) {

@@ -39,6 +39,7 @@ type session struct {
 	dirty  bool // in loopState.dirty
 	paused bool // reading is paused: the peer does not read its control frames
 	shut   bool // CloseWrite was called
+	login  bool // counted in Broker.logins
 }
 
 type phase uint8
@@ -46,14 +47,17 @@ type phase uint8
 const (
 	phaseHello   phase = iota // waiting for the hello
 	phaseReady                // at work
+	phaseJSON                 // speaks the JSON admin protocol
 	phaseClosing              // an error was sent: whatever arrives is thrown away until the peer closes or closeAt
 	phaseClosed
 )
 
 // A handle is an open partition of a session: *publishing or *subscription.
 type handle interface {
-	close(s *session, corr uint32) // on the client's request
-	drop(s *session)               // the connection is gone
+	// close serves the client's request. It must not end the session, whose frame is still in use: an error does that.
+	close(s *session, corr uint32) error
+	// drop lets go of everything: the connection is gone.
+	drop(s *session)
 }
 
 // publishBody is a publish frame whose payload is still arriving, straight into its slab.
@@ -100,7 +104,22 @@ func newSession(l *loopState, t transport, door *acceptor) *session {
 		opened: now, lastIn: now, lastOut: now,
 	}
 	l.sessions[s.id] = s
+	l.b.conns.Add(1)
+	s.login = true
+	if l.b.logins.Add(1) > int64(l.b.limits.Logins) {
+		l.begin()
+		s.fail(0, 0, codec.Errorf(codec.CodeTooManyConnections, "%d connections have not said hello yet", l.b.limits.Logins))
+		l.end()
+	}
 	return s
+}
+
+// loggedIn ends the time in which a connection has only the login deadline.
+func (s *session) loggedIn() {
+	if s.login {
+		s.login = false
+		s.l.b.logins.Add(-1)
+	}
 }
 
 // readable implements handler.
@@ -125,6 +144,7 @@ func (s *session) closed(err error) {
 	l.begin()
 	phase := s.phase
 	s.phase = phaseClosed
+	s.loggedIn()
 	for _, h := range s.handles {
 		h.drop(s)
 	}
@@ -135,10 +155,15 @@ func (s *session) closed(err error) {
 	s.body = publishBody{}
 	s.out.drop()
 	delete(l.sessions, s.id)
+	if len(l.sessions) == 0 {
+		l.b.forget(l)
+	}
 	l.b.conns.Add(-1)
 	s.door.done(s.t.RemoteAddr())
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, ErrStopped) && phase == phaseReady {
-		l.b.log.Info("connection lost", "conn", s.id, "peer", s.peer, "client", s.client, "err", err)
+		if more, ok := l.b.closings.allow(codec.CodeNone, l.now); ok {
+			l.b.log.Info("connection lost", "conn", s.id, "peer", s.peer, "client", s.client, "err", err, "not_logged", more)
+		}
 	}
 	l.end()
 }
@@ -152,6 +177,12 @@ func (s *session) read() {
 				return
 			}
 			s.t.Discard(len(b))
+			continue
+		}
+		if s.phase == phaseJSON {
+			if !s.readJSON() {
+				return
+			}
 			continue
 		}
 		if s.body.buf != nil {
@@ -172,26 +203,23 @@ func (s *session) read() {
 // view returns the next need bytes in one piece, or nil if they have not arrived; then what has is kept in stash.
 // consume takes them. The bytes are valid until the next call on the transport.
 func (s *session) view(need int) []byte {
-	b := s.t.Peek()
-	if len(s.stash) == 0 {
-		if len(b) >= need {
+	for {
+		b := s.t.Peek()
+		if len(s.stash) == 0 && len(b) >= need {
 			return b[:need]
 		}
-		if len(b) > 0 {
-			s.stash = append(s.stash, b...)
-			s.t.Discard(len(b))
+		n := min(need-len(s.stash), len(b))
+		if n > 0 {
+			s.stash = append(s.stash, b[:n]...)
+			s.t.Discard(n)
 		}
-		return nil
-	}
-	if missing := need - len(s.stash); missing > 0 {
-		n := min(missing, len(b))
-		s.stash = append(s.stash, b[:n]...)
-		s.t.Discard(n)
-		if n < missing {
+		if len(s.stash) >= need {
+			return s.stash[:need]
+		}
+		if n == 0 {
 			return nil
 		}
 	}
-	return s.stash[:need]
 }
 
 // consume takes what view returned.
@@ -219,8 +247,16 @@ func (s *session) readFrame() bool {
 	limit := s.l.b.limits.maxFrameBytes
 	if s.phase == phaseHello {
 		limit = codec.MaxLoginFrameBytes
-		if b := s.view(4); b == nil || s.foreign(b) {
+		if b := s.t.Peek(); len(s.stash) == 0 && len(b) > 0 && b[0] == '{' {
+			s.phase = phaseJSON
+			return true
+		}
+		if b := s.view(4); b == nil {
 			return false
+		} else if looks := foreign(b); looks != "" {
+			s.fail(0, 0, codec.Errorf(codec.CodeForeignProtocol,
+				"this looks like %s, the port speaks LightQ's protocol in plain text", looks))
+			return true
 		}
 	}
 	b := s.view(codec.HeaderBytes)
@@ -259,42 +295,28 @@ func (s *session) readFrame() bool {
 	return true
 }
 
-// foreign answers bytes that are not a frame and reports whether they were none.
-func (s *session) foreign(b []byte) bool {
-	var looks string
-	switch {
-	case b[0] == '{':
-		s.out.commit(append(s.out.frame(s.l.b.slabs),
-			`{"status":"error","description":"the JSON admin protocol is not built yet"}`+"\n"...))
-		s.closeSoon(codec.CodeNotYet, "JSON")
-		return true
-	case b[0] == 0x16 && b[1] == 0x03:
-		looks = "TLS"
-	case isHTTP(b):
-		looks = "HTTP"
-	default:
-		return false
+// foreign names the protocol that the first four bytes of a connection belong to, if it is not ours.
+func foreign(b []byte) string {
+	if b[0] == 0x16 && b[1] == 0x03 {
+		return "TLS"
 	}
-	s.fail(0, 0, codec.Errorf(codec.CodeForeignProtocol, "this looks like %s, the port speaks LightQ's native protocol in plain text", looks))
-	return true
-}
-
-func isHTTP(b []byte) bool {
-	switch string(b[:4]) {
+	switch string(b) {
 	case "GET ", "POST", "PUT ", "HEAD", "DELE", "OPTI", "PATC", "CONN", "TRAC", "PRI ":
-		return true
+		return "HTTP"
 	}
-	return false
+	return ""
 }
 
 // dispatch handles one whole control frame. body is valid during the call. An error is sent to the client.
 func (s *session) dispatch(h codec.Header, body []byte) error {
-	section, payload := body[:h.HeaderSize], body[h.HeaderSize:]
-	if len(payload) != 0 {
-		return codec.Errorf(codec.CodeMalformedFrame, "a %s frame has no payload", h.Type)
-	}
-	if h.Flags&codec.FlagReply != 0 {
+	section := body[:h.HeaderSize]
+	switch {
+	case h.Flags&codec.FlagReply != 0:
 		return codec.Errorf(codec.CodeMalformedFrame, "a client does not send replies (%s)", h.Type)
+	case s.phase == phaseReady && h.Flags&codec.FlagIgnorable != 0 && !served(h.Type):
+		return nil // whatever it holds
+	case len(body) != len(section):
+		return codec.Errorf(codec.CodeMalformedFrame, "a %s frame has no payload", h.Type)
 	}
 	if s.phase == phaseReady {
 		switch h.Type {
@@ -314,9 +336,16 @@ func (s *session) dispatch(h codec.Header, body []byte) error {
 			return s.subscribe(h, section)
 		case codec.TypeClose:
 			return s.closeHandle(h, section)
-		}
-		if h.Flags&codec.FlagIgnorable != 0 {
-			return nil
+		case codec.TypeList:
+			return s.list(h, section)
+		case codec.TypeAlter:
+			return s.alter(h, section)
+		case codec.TypeDelete:
+			return s.delete(h, section)
+		case codec.TypePurge:
+			return s.purge(h, section)
+		case codec.TypeStats:
+			return s.stats(h, section)
 		}
 		if int(h.Type) < len(codec.Types) && codec.Types[h.Type].Reserved && h.Type != 0 {
 			return codec.Errorf(codec.CodeNotYet, "%s is not built yet", h.Type)
@@ -324,6 +353,16 @@ func (s *session) dispatch(h codec.Header, body []byte) error {
 		return codec.Errorf(codec.CodeUnknownFrame, "a client does not send %s frames", h.Type)
 	}
 	return s.hello(h, section)
+}
+
+// served reports whether dispatch serves frames of a type.
+func served(t codec.Type) bool {
+	switch t {
+	case codec.TypeHello, codec.TypeCredit, codec.TypeHeartbeat, codec.TypeCreate, codec.TypeDescribe, codec.TypeOpen,
+		codec.TypeSubscribe, codec.TypeClose, codec.TypeList, codec.TypeAlter, codec.TypeDelete, codec.TypePurge, codec.TypeStats:
+		return true
+	}
+	return false
 }
 
 func (s *session) hello(h codec.Header, section []byte) error {
@@ -337,6 +376,7 @@ func (s *session) hello(h codec.Header, section []byte) error {
 	}
 	s.client = m.Name
 	s.phase = phaseReady
+	s.loggedIn()
 	version := min(m.MaxVersion, codec.Version)
 	s.send(codec.AppendHello(s.frame(), h.Correlation, true, codec.Hello{
 		MinVersion: version, MaxVersion: version, Name: s.l.b.cfg.Name,
@@ -345,38 +385,6 @@ func (s *session) hello(h codec.Header, section []byte) error {
 		HeartbeatMillis: uint32(s.l.b.limits.Heartbeat.Milliseconds()),
 	}))
 	s.l.b.log.Debug("connected", "conn", s.id, "peer", s.peer, "client", s.client)
-	return nil
-}
-
-func (s *session) create(h codec.Header, section []byte) error {
-	m, err := codec.ParseCreate(section)
-	if err != nil {
-		return err
-	}
-	if s.l.b.draining.Load() {
-		return codec.Errorf(codec.CodeDraining, "the broker is stopping")
-	}
-	t, created, err := s.l.b.topics.Create(m.Topic, m.Settings)
-	if err != nil {
-		return err
-	}
-	if created {
-		s.l.b.log.Info("topic created", "topic", t.Name(), "storage", t.Settings().Storage, "partitions", t.Settings().Partitions)
-	}
-	s.send(codec.AppendCreateReply(s.frame(), h.Correlation, codec.CreateReply{ID: t.ID(), Created: created, Settings: t.Settings()}))
-	return nil
-}
-
-func (s *session) describe(h codec.Header, section []byte) error {
-	name, err := codec.ParseTopicRequest(h.Type, section)
-	if err != nil {
-		return err
-	}
-	t, err := s.l.b.topics.Get(name)
-	if err != nil {
-		return err
-	}
-	s.send(codec.AppendDescription(s.frame(), h.Correlation, t.Describe()))
 	return nil
 }
 
@@ -421,8 +429,7 @@ func (s *session) closeHandle(h codec.Header, section []byte) error {
 	if v == nil {
 		return codec.Errorf(codec.CodeUnknownHandle, "handle %d is not open", h.Handle)
 	}
-	v.close(s, h.Correlation)
-	return nil
+	return v.close(s, h.Correlation)
 }
 
 // frame returns where to append a control frame, which send then takes.
@@ -432,18 +439,26 @@ func (s *session) frame() []byte { return s.out.frame(s.l.b.slabs) }
 func (s *session) send(b []byte) {
 	s.out.commit(b)
 	s.markDirty()
-	if s.out.control > s.l.b.limits.controlBacklogHigh && !s.paused && s.phase == phaseReady {
+	if s.out.control > s.l.b.limits.controlBacklogHigh && !s.paused && s.phase <= phaseJSON {
 		s.paused = true // the peer does not read its answers: hear no more questions until it has
 		s.t.Pause()
 	}
 }
 
+// wireError returns what of err goes to the client.
+func wireError(err error) *codec.WireError {
+	var e *codec.WireError
+	if errors.As(err, &e) {
+		return e
+	}
+	return codec.Errorf(codec.CodeInternal, "")
+}
+
 // reply answers a request that cannot be served; a fatal error also ends the session.
 func (s *session) reply(corr, handle uint32, err error) {
-	var e *codec.WireError
-	if !errors.As(err, &e) {
+	e := wireError(err)
+	if e.Code == codec.CodeInternal {
 		s.l.b.log.Error("request failed", "conn", s.id, "peer", s.peer, "err", err)
-		e = codec.Errorf(codec.CodeInternal, "")
 	}
 	if e.Code.Info().Fatal || s.phase == phaseHello {
 		s.fail(corr, handle, e)
@@ -455,10 +470,7 @@ func (s *session) reply(corr, handle uint32, err error) {
 // fail sends an error and closes the connection, so that the peer can still read why: what it sends meanwhile is thrown
 // away for a moment, since closing a socket with unread bytes would reset it.
 func (s *session) fail(corr, handle uint32, err error) {
-	var e *codec.WireError
-	if !errors.As(err, &e) {
-		e = codec.Errorf(codec.CodeInternal, "")
-	}
+	e := wireError(err)
 	s.send(codec.AppendError(s.frame(), corr, handle, e))
 	s.closeSoon(e.Code, e.Detail)
 }
@@ -470,9 +482,18 @@ func (s *session) closeSoon(code codec.Code, detail string) {
 	if s.phase >= phaseClosing {
 		return
 	}
-	s.l.b.log.Info("connection closed", "conn", s.id, "peer", s.peer, "client", s.client, "code", code, "detail", detail)
+	if more, ok := s.l.b.closings.allow(code, s.l.now); ok {
+		s.l.b.log.Info("connection closed", "conn", s.id, "peer", s.peer, "client", s.client, "code", code, "detail", detail, "not_logged", more)
+	}
+	s.quit(s.l.now.Add(lingerFor))
+}
+
+// quit ends the work of a session: what waits still leaves, then the sending side is shut, and whatever arrives is thrown away
+// until the peer closes, or until closeAt.
+func (s *session) quit(closeAt time.Time) {
 	s.phase = phaseClosing
-	s.closeAt = s.l.now.Add(lingerFor)
+	s.loggedIn()
+	s.closeAt = closeAt
 	if s.paused {
 		s.paused = false
 		s.t.Resume()
@@ -498,6 +519,10 @@ func (s *session) tick() {
 	case phaseHello:
 		if now.Sub(s.opened) >= limits.LoginDeadline {
 			s.fail(0, 0, codec.Errorf(codec.CodeLoginTimeout, "no hello within %s", limits.LoginDeadline))
+		}
+	case phaseJSON:
+		if s.login && now.Sub(s.opened) >= limits.LoginDeadline || now.Sub(s.lastIn) >= jsonIdle {
+			s.failJSON("", codec.Errorf(codec.CodeLoginTimeout, "no request has come in time"))
 		}
 	case phaseReady:
 		if silent := now.Sub(s.lastIn); silent >= 3*limits.Heartbeat && !s.paused {
@@ -589,6 +614,7 @@ func (s *session) pump() {
 	}
 	if s.paused && s.out.control < s.l.b.limits.controlBacklogHigh/4 {
 		s.paused = false
+		s.lastIn = s.l.now // nobody listened meanwhile: its silence begins now
 		s.t.Resume()
 	}
 }

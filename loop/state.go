@@ -198,6 +198,26 @@ func (l *loopState) goAway(drain time.Duration) {
 	}
 }
 
+// hangUp ends the sessions that a drain has finished with.
+func (l *loopState) hangUp(closeAt time.Time) {
+	for _, s := range l.sessions {
+		if s.phase == phaseReady {
+			s.quit(closeAt)
+		}
+	}
+}
+
+// closing counts the sessions whose peers may not have read everything.
+func (l *loopState) closing() int {
+	n := 0
+	for _, s := range l.sessions {
+		if s.phase == phaseClosing {
+			n++
+		}
+	}
+	return n
+}
+
 // unfinished counts the sessions that a drain waits for.
 func (l *loopState) unfinished() int {
 	n := 0

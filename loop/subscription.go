@@ -10,7 +10,7 @@ type subscription struct {
 	s      *session
 	num    uint32
 	cur    topic.Cursor
-	credit int  // bytes of batches that may still be delivered; one batch may overshoot it
+	credit int  // bytes of batches that may still be delivered; one batch may overshoot it. A group keeps its own count
 	queued bool // in session.active
 	gone   bool // cut off or closed; one that was cut off keeps its handle until the client closes it
 }
@@ -21,14 +21,17 @@ func (s *session) subscribe(h codec.Header, section []byte) error {
 		return err
 	}
 	switch {
-	case m.Kind == codec.KindPull:
-		return codec.Errorf(codec.CodeNotYet, "pull is not built yet: sub is")
-	case m.Kind != codec.KindSub:
+	case m.Kind != codec.KindSub && m.Kind != codec.KindPull:
 		return codec.Errorf(codec.CodeInvalidSetting, "subscription kind %d is unknown", m.Kind)
-	case m.Name != "":
+	case m.Kind == codec.KindSub && m.Name != "":
 		return codec.Errorf(codec.CodeNotYet, "named subscriptions are not built yet")
 	case uint64(m.CreditBytes) > uint64(s.l.b.limits.MaxCreditBytes):
 		return codec.Errorf(codec.CodeInvalidSetting, "a credit of %d bytes is above the limit of %d", m.CreditBytes, s.l.b.limits.MaxCreditBytes)
+	}
+	if m.Kind == codec.KindPull {
+		if err := topic.CheckGroupName(m.Name); err != nil {
+			return err
+		}
 	}
 	t, part, err := s.partition(m.Topic, m.Partition)
 	if err != nil {
@@ -38,13 +41,13 @@ func (s *session) subscribe(h codec.Header, section []byte) error {
 		return err
 	}
 	for _, v := range s.handles {
-		if other, ok := v.(*subscription); ok && !other.gone && other.cur.Partition() == part {
+		if other, ok := v.(*subscription); ok && !other.gone && other.cur.Partition() == part && other.cur.Group() == m.Name {
 			return codec.Errorf(codec.CodeHandleInUse, "handle %d of this connection is subscribed to %s/%d already", other.num, m.Topic, m.Partition)
 		}
 	}
 	sub := &subscription{s: s, num: h.Handle, credit: int(m.CreditBytes)}
 	sub.cur.Tag = sub
-	start, high, begin, err := part.Attach(&sub.cur, s.l, m.From, m.Value, s.l.now.UnixMilli())
+	start, high, begin, err := part.Attach(&sub.cur, s.l, m.Name, m.From, m.Value, s.l.now.UnixMilli())
 	if err != nil {
 		return err
 	}
@@ -52,6 +55,9 @@ func (s *session) subscribe(h codec.Header, section []byte) error {
 	s.send(codec.AppendSubscribeReply(s.frame(), h.Correlation, h.Handle, codec.SubscribeReply{
 		ID: t.ID(), Partitions: t.Settings().Partitions, Start: start, High: high, Begin: begin,
 	}))
+	if sub.cur.Shared() {
+		sub.cur.Grant(sub.credit, s.l.now.UnixMilli())
+	}
 	sub.ready()
 	return nil
 }
@@ -72,6 +78,9 @@ func (s *session) credit(h codec.Header, section []byte) error {
 		return codec.Errorf(codec.CodeWindowExceeded, "a credit of %d bytes and %d more is above the limit of %d", sub.credit, bytes, s.l.b.limits.MaxCreditBytes)
 	}
 	sub.credit += int(bytes)
+	if sub.cur.Shared() {
+		sub.cur.Grant(int(bytes), s.l.now.UnixMilli())
+	}
 	sub.ready()
 	return nil
 }
@@ -79,6 +88,10 @@ func (s *session) credit(h codec.Header, section []byte) error {
 // ready queues the subscription for the session's pump: there may be something to take.
 func (sub *subscription) ready() {
 	if sub.gone || sub.s.phase != phaseReady {
+		return
+	}
+	if code := sub.cur.Cut(); code != codec.CodeNone {
+		sub.cutOff(code) // now: the pump may wait for a peer that never reads
 		return
 	}
 	if !sub.queued {
@@ -97,20 +110,20 @@ func (sub *subscription) deliver(s *session) {
 	if sub.gone {
 		return
 	}
-	if sub.cur.Cut() {
-		sub.drop(s) // the handle stays: a credit may be on its way
-		detail := "the ring was full behind this consumer for longer than the stall limit"
-		s.l.b.log.Warn("consumer cut off", "conn", s.id, "peer", s.peer, "client", s.client,
-			"topic", sub.cur.Partition().Topic().Name(), "partition", sub.cur.Partition().Index(), "reason", detail)
-		s.send(codec.AppendError(s.frame(), 0, sub.num, codec.Errorf(codec.CodeSlowConsumer, "%s", detail)))
+	if code := sub.cur.Cut(); code != codec.CodeNone {
+		sub.cutOff(code)
 		return
 	}
-	if sub.credit <= 0 {
+	most := writeBytes
+	if !sub.cur.Shared() { // what a group has given was within the credit
+		most = min(most, sub.credit)
+	}
+	if most <= 0 {
 		return // a credit frame queues it again
 	}
 	t := &s.l.taken
 	t.Reset()
-	sub.cur.Take(t, min(sub.credit, writeBytes), s.l.now.UnixMilli())
+	sub.cur.Take(t, most, s.l.now.UnixMilli())
 	if len(t.Batches) == 0 && t.Gap.Next == 0 {
 		return // a wake-up queues it again
 	}
@@ -126,10 +139,21 @@ func (sub *subscription) deliver(s *session) {
 	s.active.push(sub)
 }
 
-func (sub *subscription) close(s *session, corr uint32) {
+// cutOff tells why the partition has ended the subscription. The handle stays until the client closes it: a credit may be on
+// its way.
+func (sub *subscription) cutOff(code codec.Code) {
+	s := sub.s
+	sub.drop(s)
+	s.l.b.log.Warn("consumer cut off", "conn", s.id, "peer", s.peer, "client", s.client,
+		"topic", sub.cur.Partition().Topic().Name(), "partition", sub.cur.Partition().Index(), "code", code)
+	s.send(codec.AppendError(s.frame(), 0, sub.num, codec.Errorf(code, "%s", code.Info().Meaning)))
+}
+
+func (sub *subscription) close(s *session, corr uint32) error {
 	delete(s.handles, sub.num)
 	sub.drop(s)
 	s.send(codec.AppendCloseReply(s.frame(), corr, sub.num))
+	return nil
 }
 
 func (sub *subscription) drop(s *session) {

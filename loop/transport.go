@@ -3,11 +3,12 @@ package loop
 import "net"
 
 // A transport is one connection as its session sees it. Every method is called on the connection's loop only, and
-// none of them blocks. Implementations: gnetTransport (sockets, epoll or kqueue) and netTransport (any net.Conn).
-// Both pass the conformance tests in transport_test.go.
+// none of them blocks. Implementations: gnetTransport (sockets, epoll or kqueue), memTransport (connections in memory) and
+// netTransport (any net.Conn). All pass the conformance tests in transport_test.go.
 type transport interface {
-	// Peek returns the received bytes that nobody has consumed, without copying. They are valid until the next call
-	// on this transport or until the handler's method returns, whichever comes first. Empty: nothing for now.
+	// Peek returns received bytes that nobody has consumed, without copying: all, or as many as lie in one piece. They
+	// are valid until the next call on this transport or until the handler's method returns, whichever comes first.
+	// Empty: nothing for now.
 	Peek() []byte
 
 	// Discard consumes n bytes of what Peek returned. Discard(0) consumes nothing.

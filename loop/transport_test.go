@@ -50,6 +50,7 @@ func media() []medium {
 		{"gnet/unix", one, connectUnix},
 		{"net/pipe", own, func(testing.TB) (net.Conn, net.Conn) { return net.Pipe() }},
 		{"net/tcp", own, connectTCP},
+		{"memory", func(onRing func(*Loop)) (reactor, error) { return newMemReactor(onRing), nil }, func(testing.TB) (net.Conn, net.Conn) { return memPipe() }},
 	}
 }
 

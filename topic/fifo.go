@@ -12,7 +12,10 @@ const fifoKeepSlots = 256
 
 func (q *fifo[T]) len() int { return q.count }
 
+// front and back return the oldest and the newest of what is in the queue, which must not be empty. The pointers are valid
+// until the next push or pop.
 func (q *fifo[T]) front() *T { return &q.slots[q.head] }
+func (q *fifo[T]) back() *T  { return &q.slots[(q.head+q.count-1)&(len(q.slots)-1)] }
 
 func (q *fifo[T]) push(v T) {
 	if q.count == len(q.slots) {

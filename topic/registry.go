@@ -1,6 +1,8 @@
 package topic
 
 import (
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/lightio/lightq/codec"
@@ -21,16 +23,20 @@ func NewRegistry(maxPartitions int) *Registry {
 }
 
 // Create makes a topic, or returns the one that has the name if the settings asked for are those it has; created tells
-// which. Zero fields of asked mean the default for a new topic and anything for one that exists.
-func (r *Registry) Create(name string, asked codec.TopicSettings) (t *Topic, created bool, err error) {
+// which. Zero fields of asked mean the default for a new topic and anything for one that exists. user and password, if not
+// empty, become the topic's credentials.
+func (r *Registry) Create(name string, asked codec.TopicSettings, user, password string) (t *Topic, created bool, err error) {
 	if err := CheckName(name); err != nil {
 		return nil, false, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t := r.topics[name]; t != nil {
-		if diff := difference(asked, t.settings); diff != "" {
+		if diff := difference(asked, t.Settings()); diff != "" {
 			return nil, false, codec.Errorf(codec.CodeTopicExists, "topic %s exists: %s", name, diff)
+		}
+		if user+password != "" && (t.login == nil || t.CheckLogin(user, password) != nil) {
+			return nil, false, codec.Errorf(codec.CodeTopicExists, "topic %s exists: with other credentials", name)
 		}
 		return t, false, nil
 	}
@@ -38,13 +44,24 @@ func (r *Registry) Create(name string, asked codec.TopicSettings) (t *Topic, cre
 	if err != nil {
 		return nil, false, err
 	}
-	if r.partitions+int(s.Partitions) > r.maxPartitions {
-		return nil, false, codec.Errorf(codec.CodeTooManyTopics, "the broker holds %d partitions and its limit is %d", r.partitions, r.maxPartitions)
+	if err := r.roomFor(int(s.Partitions)); err != nil {
+		return nil, false, err
 	}
 	t = newTopic(name, s)
+	if user+password != "" {
+		t.login = newLogin(user, password)
+	}
 	r.topics[name] = t
 	r.partitions += int(s.Partitions)
 	return t, true, nil
+}
+
+// roomFor checks the limit on partitions. mu is held.
+func (r *Registry) roomFor(more int) error {
+	if more > 0 && r.partitions+more > r.maxPartitions {
+		return codec.Errorf(codec.CodeTooManyTopics, "the broker holds %d partitions and its limit is %d", r.partitions, r.maxPartitions)
+	}
+	return nil
 }
 
 // Get returns the topic, or the error for the wire.
@@ -59,6 +76,94 @@ func (r *Registry) Get(name string) (*Topic, error) {
 		return nil, codec.Errorf(codec.CodeUnknownTopic, "there is no topic %s", name)
 	}
 	return t, nil
+}
+
+// Alter changes the settings of a topic that are not zero in change, and returns the topic. Partitions only grow.
+func (r *Registry) Alter(name string, change codec.TopicSettings, nowMillis int64) (*Topic, error) {
+	t, err := r.Get(name)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.topics[name] != t {
+		return nil, codec.Errorf(codec.CodeUnknownTopic, "there is no topic %s", name)
+	}
+	old := t.now.Load()
+	s := old.settings
+	switch {
+	case change.Storage != 0 && change.Storage != s.Storage:
+		return nil, codec.Errorf(codec.CodeInvalidSetting, "the storage of topic %s is %s and cannot be changed", name, s.Storage)
+	case change.Partitions != 0 && change.Partitions < s.Partitions:
+		return nil, codec.Errorf(codec.CodeInvalidSetting, "topic %s has %d partitions, and they only grow: not to %d", name, s.Partitions, change.Partitions)
+	}
+	if change.Partitions != 0 {
+		s.Partitions = change.Partitions
+	}
+	if change.Overflow != 0 {
+		s.Overflow = change.Overflow
+	}
+	if change.RingBytes != 0 {
+		s.RingBytes = change.RingBytes
+	}
+	if change.MaxBatchBytes != 0 {
+		s.MaxBatchBytes = change.MaxBatchBytes
+	}
+	if s, err = complete(s); err != nil {
+		return nil, err
+	}
+	more := int(s.Partitions - old.settings.Partitions)
+	if err := r.roomFor(more); err != nil {
+		return nil, err
+	}
+	r.partitions += more
+	for _, p := range old.partitions {
+		p.alter(s, nowMillis)
+	}
+	t.now.Store(&topicState{settings: s, partitions: t.grow(old.partitions, s)})
+	return t, nil
+}
+
+// Delete removes a topic with all that it holds: publishers are refused, consumers cut off with codec.CodeTopicDeleted.
+func (r *Registry) Delete(name string, nowMillis int64) error {
+	t, err := r.Get(name)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if r.topics[name] != t {
+		r.mu.Unlock()
+		return codec.Errorf(codec.CodeUnknownTopic, "there is no topic %s", name)
+	}
+	delete(r.topics, name)
+	r.partitions -= len(t.Partitions())
+	r.mu.Unlock()
+	for _, p := range t.Partitions() {
+		p.remove(nowMillis)
+	}
+	return nil
+}
+
+// List returns at most limit topics in order of their names, from the first behind after on, and whether there are more.
+func (r *Registry) List(after string, limit int) (topics []*Topic, more bool) {
+	r.Each(func(t *Topic) bool {
+		if t.name > after {
+			topics = append(topics, t)
+		}
+		return true
+	})
+	slices.SortFunc(topics, func(a, b *Topic) int { return strings.Compare(a.name, b.name) })
+	if len(topics) > limit {
+		return topics[:limit], true
+	}
+	return topics, false
+}
+
+// Count returns how many topics and partitions there are.
+func (r *Registry) Count() (topics, partitions int) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.topics), r.partitions
 }
 
 // Each calls f for every topic until f returns false.
@@ -76,10 +181,10 @@ func (r *Registry) Each(f func(*Topic) bool) {
 	}
 }
 
-// Tick cuts off consumers that have held up full rings without progress since stalledSinceMillis.
+// Tick does for every partition what Partition.Tick does for one.
 func (r *Registry) Tick(stalledSinceMillis, nowMillis int64) {
 	r.Each(func(t *Topic) bool {
-		for _, p := range t.partitions {
+		for _, p := range t.Partitions() {
 			p.Tick(stalledSinceMillis, nowMillis)
 		}
 		return true

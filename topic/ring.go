@@ -17,6 +17,7 @@ type entry struct {
 	appendMillis int64
 	bytes        []byte
 	slab         *codec.Slab
+	taken        bool // by a sub subscription, or given to a member of a group
 }
 
 func (e *entry) charge() int64 { return int64(len(e.bytes)) + entryOverheadBytes }

@@ -3,7 +3,9 @@ package topic
 import (
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/lightio/lightq/codec"
 )
@@ -26,8 +28,16 @@ const (
 
 // A Topic is a named set of partitions. Its methods may be called from any goroutine.
 type Topic struct {
-	name       string
-	id         codec.TopicID
+	name string
+	id   codec.TopicID
+	now  atomic.Pointer[topicState]
+
+	// credentials that the JSON protocol checks; nil: none
+	login *login
+}
+
+// topicState is what alter replaces as a whole.
+type topicState struct {
 	settings   codec.TopicSettings
 	partitions []*Partition
 }
@@ -39,54 +49,86 @@ func (t *Topic) Name() string { return t.name }
 func (t *Topic) ID() codec.TopicID { return t.id }
 
 // Settings are the settings in force, every field set.
-func (t *Topic) Settings() codec.TopicSettings { return t.settings }
+func (t *Topic) Settings() codec.TopicSettings { return t.now.Load().settings }
 
 // Partition returns one partition, or the error for the wire.
 func (t *Topic) Partition(index uint32) (*Partition, error) {
-	if uint64(index) >= uint64(len(t.partitions)) {
+	partitions := t.Partitions()
+	if uint64(index) >= uint64(len(partitions)) {
 		return nil, codec.Errorf(codec.CodeUnknownPartition, "topic %s has partitions 0 to %d, not %d",
-			t.name, len(t.partitions)-1, index)
+			t.name, len(partitions)-1, index)
 	}
-	return t.partitions[index], nil
+	return partitions[index], nil
 }
 
 // Partitions returns all partitions in order. The slice is shared: do not change it.
-func (t *Topic) Partitions() []*Partition { return t.partitions }
+func (t *Topic) Partitions() []*Partition { return t.now.Load().partitions }
 
 // Describe returns the topic's description.
 func (t *Topic) Describe() codec.Description {
-	d := codec.Description{ID: t.id, Settings: t.settings, Partitions: make([]codec.PartitionInfo, len(t.partitions))}
-	for i, p := range t.partitions {
+	now := t.now.Load()
+	d := codec.Description{ID: t.id, Settings: now.settings, Partitions: make([]codec.PartitionInfo, len(now.partitions))}
+	for i, p := range now.partitions {
 		d.Partitions[i] = p.Info()
 	}
 	return d
 }
 
+// QueueSize is the original's queue_size: the records that the slowest pull group of each partition has not been given; where
+// there is no group, those that are kept.
+func (t *Topic) QueueSize() uint64 {
+	n := uint64(0)
+	for _, p := range t.Partitions() {
+		p.mu.Lock()
+		if len(p.core.groups) > 0 {
+			n += p.core.backlog()
+		} else {
+			n += uint64(p.core.high - p.core.start)
+		}
+		p.mu.Unlock()
+	}
+	return n
+}
+
 func newTopic(name string, s codec.TopicSettings) *Topic {
-	t := &Topic{name: name, settings: s}
+	t := &Topic{name: name}
 	if _, err := rand.Read(t.id[:]); err != nil {
 		panic(fmt.Sprintf("BUG: crypto/rand failed: %v", err)) // documented never to happen
 	}
-	t.partitions = make([]*Partition, s.Partitions)
-	for i := range t.partitions {
-		t.partitions[i] = &Partition{index: i, maxBatch: int(s.MaxBatchBytes), topic: t, core: core{settings: s}}
-	}
+	t.now.Store(&topicState{settings: s, partitions: t.grow(nil, s)})
 	return t
 }
 
-// CheckName says whether a topic may have this name. It is the one place that knows the rule.
-func CheckName(name string) error {
+// grow returns the partitions that s asks for, of which have exist.
+func (t *Topic) grow(have []*Partition, s codec.TopicSettings) []*Partition {
+	partitions := slices.Clone(have)
+	for i := len(have); i < int(s.Partitions); i++ {
+		p := &Partition{index: i, topic: t, core: core{settings: s}}
+		p.maxBatch.Store(int64(s.MaxBatchBytes))
+		partitions = append(partitions, p)
+	}
+	return partitions
+}
+
+// CheckName says whether a topic may have this name.
+func CheckName(name string) error { return checkName("topic", name) }
+
+// CheckGroupName says whether a group may have this name: the rule is that of topics.
+func CheckGroupName(name string) error { return checkName("group", name) }
+
+// checkName is the one place that knows the rule.
+func checkName(what, name string) error {
 	if n := len(name); n < 1 || n > MaxNameBytes {
-		return codec.Errorf(codec.CodeInvalidName, "a topic name has 1 to %d bytes, not %d", MaxNameBytes, n)
+		return codec.Errorf(codec.CodeInvalidName, "a %s name has 1 to %d bytes, not %d", what, MaxNameBytes, n)
 	}
 	if name == "." || name == ".." {
-		return codec.Errorf(codec.CodeInvalidName, "%q is not a topic name", name)
+		return codec.Errorf(codec.CodeInvalidName, "%q is not a %s name", name, what)
 	}
 	for i := range len(name) {
 		switch c := name[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
 		default:
-			return codec.Errorf(codec.CodeInvalidName, "%q is not a topic name: byte %d is %q, allowed are A-Z a-z 0-9 . _ -", name, i, name[i:i+1])
+			return codec.Errorf(codec.CodeInvalidName, "%q is not a %s name: byte %d is %q, allowed are A-Z a-z 0-9 . _ -", name, what, i, name[i:i+1])
 		}
 	}
 	return nil
@@ -98,9 +140,9 @@ func complete(s codec.TopicSettings) (codec.TopicSettings, error) {
 		s.Storage = codec.StorageQueue
 	}
 	switch s.Storage {
-	case codec.StorageQueue:
-	case codec.StorageFile, codec.StorageDirect, codec.StorageQueueFile:
-		return s, codec.Errorf(codec.CodeNotYet, "storage %s is not built yet: queue is", s.Storage)
+	case codec.StorageQueue, codec.StorageDirect:
+	case codec.StorageFile, codec.StorageQueueFile:
+		return s, codec.Errorf(codec.CodeNotYet, "storage %s is not built yet: queue and direct are", s.Storage)
 	default:
 		return s, codec.Errorf(codec.CodeInvalidSetting, "storage %d is unknown", s.Storage)
 	}
@@ -108,9 +150,7 @@ func complete(s codec.TopicSettings) (codec.TopicSettings, error) {
 		s.Overflow = codec.OverflowBlock
 	}
 	switch s.Overflow {
-	case codec.OverflowBlock:
-	case codec.OverflowDropOldest, codec.OverflowReject:
-		return s, codec.Errorf(codec.CodeNotYet, "overflow %s is not built yet: block is", s.Overflow)
+	case codec.OverflowBlock, codec.OverflowDropOldest, codec.OverflowReject:
 	default:
 		return s, codec.Errorf(codec.CodeInvalidSetting, "overflow %d is unknown", s.Overflow)
 	}

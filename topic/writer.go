@@ -16,9 +16,10 @@ const inlineBytes = 16 << 10
 // A Partition is one ordered log of a topic. Its methods may be called from any goroutine.
 type Partition struct {
 	// immutable
-	index    int
-	maxBatch int
-	topic    *Topic
+	index int
+	topic *Topic
+
+	maxBatch atomic.Int64 // bytes; settings hold it too, this is for checks without the lock
 
 	// owned by whoever holds mu
 	mu    sync.Mutex
@@ -58,12 +59,15 @@ func (p *Partition) OpenPublisher(pub *Publisher, sink Sink, epoch uint32, level
 	case codec.LevelNone, codec.LevelAppended:
 	case codec.LevelDurable:
 		return 0, 0, codec.Errorf(codec.CodeUnsupportedLevel, "topic %s is stored in memory (%s): it confirms when appended, never durable",
-			p.topic.name, p.topic.settings.Storage)
+			p.topic.name, p.topic.Settings().Storage)
 	default:
 		return 0, 0, codec.Errorf(codec.CodeInvalidSetting, "confirm level %d is unknown", level)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.core.deleted {
+		return 0, 0, codec.Errorf(codec.CodeTopicDeleted, "topic %s was deleted", p.topic.name)
+	}
 	if pub.part == nil {
 		p.core.publishers++
 	} else if epoch <= pub.epoch {
@@ -103,13 +107,13 @@ func (p *Partition) Publish(pub *Publisher, epoch uint32, batches []Published, n
 		ins = buf[:0]
 		for i := range batches {
 			ins = append(ins, p.incoming(pub, epoch, &batches[i]))
-			check(&ins[i], p.maxBatch)
+			check(&ins[i], int(p.maxBatch.Load()))
 		}
 	}
-	p.mu.Lock()
+	p.enter(nowMillis)
 	if inline && !p.busy.Load() {
 		for i := range ins {
-			p.core.publish(ins[i], nowMillis)
+			p.core.publish(ins[i])
 		}
 		p.store()
 		p.leave()
@@ -155,14 +159,14 @@ func (p *Partition) run() {
 		p.queue = p.spare[:0]
 		p.mu.Unlock()
 
+		maxBatch := int(p.maxBatch.Load())
 		for i := range work {
-			check(&work[i], p.maxBatch)
+			check(&work[i], maxBatch)
 		}
-		now := time.Now().UnixMilli()
 
-		p.mu.Lock()
+		p.enter(time.Now().UnixMilli())
 		for i := range work {
-			p.core.publish(work[i], now)
+			p.core.publish(work[i])
 			work[i] = incoming{}
 		}
 		p.spare = work
@@ -171,6 +175,20 @@ func (p *Partition) run() {
 		}
 		p.store()
 		p.leave()
+	}
+}
+
+// enter makes the caller the partition's owner, until leave.
+func (p *Partition) enter(nowMillis int64) {
+	p.mu.Lock()
+	p.core.now = max(p.core.now, nowMillis) // a wall clock that steps back does not turn time back here
+}
+
+// goOn appends what was pending, where a step has made room. Called with mu held.
+func (p *Partition) goOn() {
+	if p.core.pending.len() > 0 {
+		p.core.retry()
+		p.store()
 	}
 }
 
@@ -241,11 +259,15 @@ func shrink[T any](s []T) []T {
 	return s[:0]
 }
 
-// Attach adds a cursor for a subscription and returns the partition's bounds and the offset at which delivery begins.
-func (p *Partition) Attach(cur *Cursor, sink Sink, from codec.From, value uint64, nowMillis int64) (start, high, begin codec.Offset, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// Attach adds a cursor for a subscription and returns the partition's bounds and the offset at which delivery begins. A
+// non-empty group makes it a member of that group; then from and value count only if the group is new here.
+func (p *Partition) Attach(cur *Cursor, sink Sink, group string, from codec.From, value uint64, nowMillis int64) (start, high, begin codec.Offset, err error) {
+	p.enter(nowMillis)
+	defer p.leave()
 	c := &p.core
+	if c.deleted {
+		return 0, 0, 0, codec.Errorf(codec.CodeTopicDeleted, "topic %s was deleted", p.topic.name)
+	}
 	switch from {
 	case codec.FromEarliest:
 		begin = c.start
@@ -253,8 +275,8 @@ func (p *Partition) Attach(cur *Cursor, sink Sink, from codec.From, value uint64
 		begin = c.high
 	case codec.FromOffset:
 		begin = codec.Offset(value)
-		if value > 1<<63-1 || begin > c.high {
-			return c.start, c.high, 0, codec.Errorf(codec.CodeOffsetOutOfRange, "offset %d of %s/%d is above its end: it keeps [%d, %d)",
+		if value > uint64(c.high) {
+			return c.start, c.high, 0, codec.Errorf(codec.CodeOffsetOutOfRange, "offset %d of topic %s partition %d is above its end: it keeps %d to %d",
 				value, p.topic.name, p.index, c.start, c.high)
 		}
 	case codec.FromTime:
@@ -262,19 +284,49 @@ func (p *Partition) Attach(cur *Cursor, sink Sink, from codec.From, value uint64
 	default:
 		return 0, 0, 0, codec.Errorf(codec.CodeInvalidSetting, "start %d is unknown", from)
 	}
+	if c.settings.Storage == codec.StorageDirect {
+		begin = c.high // it keeps nothing: what is in the ring is on its way to others
+	}
 	cur.part, cur.sink = p, sink
-	c.attach(cur, begin, nowMillis)
+	if group == "" {
+		c.attach(cur, begin)
+	} else if begin, err = c.join(cur, group, begin); err != nil {
+		return 0, 0, 0, err
+	}
 	return c.start, c.high, begin, nil
 }
 
-// Tick cuts off cursors that have held up a full ring without progress since stalledSinceMillis.
+// Tick, called every second or so, cuts off consumers that have held up a full ring without progress since
+// stalledSinceMillis, and lets go what was kept for groups that nobody has come back to.
 func (p *Partition) Tick(stalledSinceMillis, nowMillis int64) {
-	p.mu.Lock()
-	if p.core.pending.len() > 0 {
-		p.core.cutStalled(stalledSinceMillis)
-		p.core.retry(nowMillis)
-		p.store()
-	}
+	p.enter(nowMillis)
+	p.core.tick(stalledSinceMillis)
+	p.goOn() // also when nobody was cut: a group's grace may be over
+	p.leave()
+}
+
+// Purge drops the records that can be read now, and returns how many.
+func (p *Partition) Purge(nowMillis int64) uint64 {
+	p.enter(nowMillis)
+	n := p.core.purge()
+	p.goOn()
+	p.leave()
+	return n
+}
+
+// remove ends the partition.
+func (p *Partition) remove(nowMillis int64) {
+	p.enter(nowMillis)
+	p.core.remove()
+	p.leave()
+}
+
+// alter puts settings in force.
+func (p *Partition) alter(s codec.TopicSettings, nowMillis int64) {
+	p.enter(nowMillis)
+	p.core.settings = s
+	p.maxBatch.Store(int64(s.MaxBatchBytes))
+	p.goOn()
 	p.leave()
 }
 
@@ -283,10 +335,16 @@ func (p *Partition) Info() codec.PartitionInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := &p.core
-	return codec.PartitionInfo{
-		Start: c.start, High: c.high, Next: c.next, Bytes: uint64(c.ring.bytes), DroppedUnread: c.dropped,
+	info := codec.PartitionInfo{
+		Start: c.start, High: c.high, Next: c.next, Bytes: uint64(c.ring.bytes), DroppedUnread: c.counts.dropped,
 		Subscriptions: uint32(len(c.cursors)), Publishers: uint32(c.publishers),
+		RecordsIn: c.counts.recordsIn, BytesIn: c.counts.bytesIn, RecordsOut: c.counts.recordsOut, BytesOut: c.counts.bytesOut,
+		Backlog: c.backlog(),
 	}
+	for _, g := range c.groups {
+		info.Subscriptions += uint32(len(g.members))
+	}
+	return info
 }
 
 func codeOf(err error) codec.Code {
