@@ -156,46 +156,6 @@ func (c *Client) call(ctx context.Context, build func(dst []byte, corr uint32) [
 	return l.call(ctx, build)
 }
 
-// TopicSettings are what a topic is created with; zero values ask for the broker's defaults.
-type TopicSettings = codec.TopicSettings
-
-// CreateReply tells what stands after CreateTopic.
-type CreateReply = codec.CreateReply
-
-// Description tells a topic's settings and the state of its partitions.
-type Description = codec.Description
-
-// CreateTopic creates a topic. One that exists with the same settings is no error (Created is false then), with
-// others it is codec.CodeTopicExists.
-func (c *Client) CreateTopic(ctx context.Context, name string, s TopicSettings) (CreateReply, error) {
-	header, _, err := c.call(ctx, func(dst []byte, corr uint32) []byte {
-		return codec.AppendCreate(dst, corr, codec.Create{Topic: name, Settings: s})
-	})
-	if err != nil {
-		return CreateReply{}, fmt.Errorf("create topic %s: %w", name, err)
-	}
-	m, err := codec.ParseCreateReply(header)
-	if err != nil {
-		return CreateReply{}, fmt.Errorf("create topic %s: %w", name, err)
-	}
-	return m, nil
-}
-
-// Describe asks about a topic.
-func (c *Client) Describe(ctx context.Context, topic string) (Description, error) {
-	header, payload, err := c.call(ctx, func(dst []byte, corr uint32) []byte {
-		return codec.AppendDescribe(dst, corr, topic)
-	})
-	if err != nil {
-		return Description{}, fmt.Errorf("describe topic %s: %w", topic, err)
-	}
-	m, err := codec.ParseDescription(header, payload)
-	if err != nil {
-		return Description{}, fmt.Errorf("describe topic %s: %w", topic, err)
-	}
-	return m, nil
-}
-
 // adopt makes Close close ch too.
 func (c *Client) adopt(ch child) error {
 	c.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,9 +103,105 @@ func TestAdmin(t *testing.T) {
 	})
 }
 
+func TestAdminOfTopics(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, f *fakeBroker) {
+		c := f.client()
+		defer f.stop(c)
+		ctx := t.Context()
+		if all, err := c.List(ctx); err != nil || len(all) != 0 {
+			t.Errorf("%+v %v", all, err)
+		}
+		s := TopicSettings{Storage: codec.StorageQueue, Partitions: 2, RingBytes: 1 << 20}
+		var want []string
+		for i := range 10 { // over several pages
+			name := fmt.Sprintf("topic-%d", i)
+			want = append(want, name)
+			if _, err := c.CreateTopic(ctx, name, s); err != nil {
+				t.Fatal(err)
+			}
+			all, err := c.List(ctx)
+			var got []string
+			for _, e := range all {
+				got = append(got, e.Name)
+				if e.Settings != s || e.ID != (codec.TopicID{1}) {
+					t.Errorf("%+v", e)
+				}
+			}
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%v, want %v; %v", got, want, err)
+			}
+		}
+
+		s.Partitions = 5
+		if got, err := c.Alter(ctx, "topic-3", TopicSettings{Partitions: 5}); err != nil || got != s {
+			t.Errorf("%+v %v", got, err)
+		}
+		if err := c.Delete(ctx, "topic-3"); err != nil {
+			t.Error(err)
+		}
+		if err := c.Delete(ctx, "topic-3"); !errors.Is(err, codec.CodeUnknownTopic) {
+			t.Error(err)
+		}
+		if _, err := c.Alter(ctx, "topic-3", s); !errors.Is(err, codec.CodeUnknownTopic) {
+			t.Error(err)
+		}
+
+		for range 3 {
+			f.put(0, "a", "b")
+			f.put(1, "c")
+		}
+		if n, err := c.Purge(ctx, "orders", 1); err != nil || n != 3 {
+			t.Errorf("%d %v", n, err)
+		}
+		if n, err := c.Purge(ctx, "orders", AllPartitions); err != nil || n != 6 {
+			t.Errorf("%d %v", n, err)
+		}
+		if _, err := c.Purge(ctx, "missing", 0); !errors.Is(err, codec.CodeUnknownTopic) {
+			t.Error(err)
+		}
+		if _, err := c.Purge(ctx, "orders", -2); !errors.Is(err, codec.CodeUnknownPartition) {
+			t.Error(err)
+		}
+
+		stats, err := c.Stats(ctx)
+		if err != nil || !slices.Equal(stats, []Stat{{Name: "connections", Value: 1}, {Name: "topics", Value: 1 << 40}}) {
+			t.Errorf("%+v %v", stats, err)
+		}
+	})
+}
+
+// A broker that lists in circles, or promises more and gives nothing, does not keep List for ever.
+func TestListEnds(t *testing.T) {
+	for _, page := range []codec.ListReply{
+		{More: true},
+		{More: true, Topics: []codec.TopicEntry{{Name: "b"}, {Name: "a"}}},
+		{More: true, Topics: []codec.TopicEntry{{Name: "a"}}},
+		{Topics: []codec.TopicEntry{{Name: "a"}, {Name: "a"}}},
+		{Topics: []codec.TopicEntry{{Name: ""}}},
+	} {
+		bubble(t, 1, func(t *testing.T, f *fakeBroker) {
+			f.on = func(c *fakeConn, h codec.Header, _, _ []byte) bool {
+				if h.Type != codec.TypeList {
+					return false
+				}
+				c.send(codec.AppendListReply(nil, h.Correlation, page))
+				return true
+			}
+			c := f.client()
+			defer f.stop(c)
+			if _, err := c.List(t.Context()); !errors.Is(err, codec.CodeMalformedFrame) {
+				t.Errorf("%+v: %v", page, err)
+			}
+		})
+	}
+}
+
 func TestRequestsEnd(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, f *fakeBroker) {
-		silent := map[codec.Type]bool{codec.TypeCreate: true, codec.TypeOpen: true, codec.TypeSubscribe: true}
+		silent := map[codec.Type]bool{
+			codec.TypeCreate: true, codec.TypeOpen: true, codec.TypeSubscribe: true, codec.TypeList: true, codec.TypeAlter: true,
+			codec.TypeDelete: true, codec.TypePurge: true, codec.TypeStats: true,
+		}
 		f.on = func(_ *fakeConn, h codec.Header, _, _ []byte) bool { return silent[h.Type] }
 		c := f.client(WithTimeout(3 * time.Second))
 		defer f.stop(c)
@@ -112,6 +209,11 @@ func TestRequestsEnd(t *testing.T) {
 			"create":   func(ctx context.Context) error { _, err := c.CreateTopic(ctx, "t", TopicSettings{}); return err },
 			"producer": func(ctx context.Context) error { _, err := c.Producer(ctx, "t"); return err },
 			"consumer": func(ctx context.Context) error { _, err := c.Consumer(ctx, "t"); return err },
+			"list":     func(ctx context.Context) error { _, err := c.List(ctx); return err },
+			"alter":    func(ctx context.Context) error { _, err := c.Alter(ctx, "t", TopicSettings{}); return err },
+			"delete":   func(ctx context.Context) error { return c.Delete(ctx, "t") },
+			"purge":    func(ctx context.Context) error { _, err := c.Purge(ctx, "t", 0); return err },
+			"stats":    func(ctx context.Context) error { _, err := c.Stats(ctx); return err },
 		} {
 			start := time.Now()
 			if err := request(t.Context()); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 3*time.Second {

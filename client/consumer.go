@@ -42,6 +42,9 @@ type consumerConfig struct {
 	partitions []int
 	start      Start
 	credit     int
+	kind       codec.Kind
+	group      string
+	maxOpened  int
 }
 
 // A ConsumerOption changes how Client.Consumer makes a Consumer.
@@ -60,6 +63,21 @@ func Credit(bytes int) ConsumerOption {
 	return consumerOption(func(c *consumerConfig) { c.credit = bytes })
 }
 
+// Group makes the consumer a member of the group of this name: its members share the records of every partition. Each
+// batch goes whole to one of them, so that a member sees offsets jump without being told a gap, and go back when it gets
+// what a member that left had not taken; gaps that nobody in the group gets are told to one member. A group that exists
+// goes on where it stands, whatever From says; a new one begins with the batch that From points into.
+func Group(name string) ConsumerOption {
+	return consumerOption(func(c *consumerConfig) { c.kind, c.group = codec.KindPull, name })
+}
+
+// MaxDecompressedBytes bounds the records of one batch after decompression; a batch that holds more gives
+// ErrDecompressedTooLarge, and so does one that zstd compressed with a larger window, unless 8 MiB suffice for that. The
+// default is DefaultMaxDecompressedBytes.
+func MaxDecompressedBytes(n int) ConsumerOption {
+	return consumerOption(func(c *consumerConfig) { c.maxOpened = n })
+}
+
 // A Batch is a batch as it was delivered, or, with a nil codec.Batch, news without one. All of it, Gap too, is
 // valid until the next iteration.
 type Batch struct {
@@ -68,6 +86,33 @@ type Batch struct {
 	Start, High codec.Offset // of the partition, as told with the batch
 	AppendTime  time.Time    // when the broker appended the first batch of the frame
 	Gap         *codec.Gap   // what is missing in front of this batch, nil: nothing
+
+	opener *decompressor // the consumer's
+}
+
+// Open returns an iterator over the batch's records, which it decompresses if need be; the embedded batch's Records cannot
+// do that. The records are views, valid until the next iteration of the consumer or the next call of Open. It belongs to
+// the loop body of Batches. The error is a *BatchError.
+func (b Batch) Open() (codec.Records, error) {
+	if b.Batch == nil {
+		return codec.Records{}, nil
+	}
+	if b.Compression() == codec.CompressionNone {
+		return b.Records(), nil
+	}
+	d := b.opener
+	if d == nil { // not a consumer's
+		d = &decompressor{limit: DefaultMaxDecompressedBytes}
+	}
+	raw, err := d.decompress(b.Compression(), b.Batch[codec.BatchHeaderBytes:])
+	if err != nil {
+		return codec.Records{}, b.fault(err)
+	}
+	return codec.RecordsOf(b.Batch, raw), nil
+}
+
+func (b Batch) fault(err error) error {
+	return &BatchError{Partition: b.Partition, Base: b.BaseOffset(), Next: b.NextOffset(), Err: err}
 }
 
 // A Record is one record of a partition. Its slices are views, valid until the next iteration.
@@ -80,7 +125,7 @@ type Record struct {
 type Position struct {
 	Partition   int
 	Begin       codec.Offset // of the first record that was to be delivered
-	Next        codec.Offset // behind the last batch or gap that was handed out
+	Next        codec.Offset // behind the last batch or gap that was handed out; in a group it may go back
 	Start, High codec.Offset // of the partition, as last told
 }
 
@@ -102,6 +147,7 @@ type Consumer struct {
 	topic  string
 	credit int
 	total  int
+	shared bool // a member of a group
 
 	iterating atomic.Bool
 
@@ -116,8 +162,10 @@ type Consumer struct {
 	out     codec.Gap // what Batch.Gap points to
 	given   int       // bytes of the batch that is in the caller's hands
 	last    Batch     // the batch that Records is in
+	partial bool      // last has records left
+	opened  bool      // records iterates over last
 	records codec.Records
-	partial bool // records has some left
+	opener  decompressor
 	skip    codec.Offset
 	grant   []byte
 	err     error // sticky
@@ -127,7 +175,9 @@ type Consumer struct {
 
 // Consumer subscribes to a topic's partitions, over a new connection.
 func (c *Client) Consumer(ctx context.Context, topic string, opts ...ConsumerOption) (*Consumer, error) {
-	cfg := consumerConfig{start: Earliest(), credit: codec.DefaultWindowBytes}
+	cfg := consumerConfig{
+		start: Earliest(), credit: codec.DefaultWindowBytes, kind: codec.KindSub, maxOpened: DefaultMaxDecompressedBytes,
+	}
 	for _, o := range opts {
 		o.applyConsumer(&cfg)
 	}
@@ -137,6 +187,12 @@ func (c *Client) Consumer(ctx context.Context, topic string, opts ...ConsumerOpt
 	if cfg.start.value < 0 {
 		return nil, fmt.Errorf("start offset %d is negative", cfg.start.value)
 	}
+	if cfg.kind == codec.KindPull && cfg.group == "" {
+		return nil, errors.New("the name of the group is empty")
+	}
+	if cfg.maxOpened <= 0 || cfg.maxOpened > math.MaxInt32 {
+		return nil, fmt.Errorf("a bound of %d decompressed bytes is not between 1 and %d", cfg.maxOpened, math.MaxInt32)
+	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	l, err := c.dial(ctx)
@@ -144,7 +200,10 @@ func (c *Client) Consumer(ctx context.Context, topic string, opts ...ConsumerOpt
 		return nil, err
 	}
 	l.frames.target = consumerBufferBytes
-	co := &Consumer{client: c, link: l, topic: topic, credit: cfg.credit}
+	co := &Consumer{
+		client: c, link: l, topic: topic, credit: cfg.credit, shared: cfg.kind == codec.KindPull,
+		opener: decompressor{limit: cfg.maxOpened},
+	}
 	if err := l.within(ctx, func() error { return co.subscribe(cfg) }); err != nil {
 		l.close()
 		return nil, fmt.Errorf("subscribe to topic %s: %w", topic, err)
@@ -170,8 +229,8 @@ func (c *Consumer) subscribe(cfg consumerConfig) error {
 	request := func(dst []byte, number int, handle uint32, credit int) []byte {
 		// The handle serves as the correlation id: nothing else is asked on this connection.
 		return codec.AppendSubscribe(dst, handle, handle, codec.Subscribe{
-			Topic: c.topic, Partition: uint32(number), Kind: codec.KindSub, From: cfg.start.from,
-			Value: uint64(cfg.start.value), CreditBytes: uint32(credit),
+			Topic: c.topic, Partition: uint32(number), Kind: cfg.kind, From: cfg.start.from,
+			Value: uint64(cfg.start.value), CreditBytes: uint32(credit), Name: cfg.group,
 		})
 	}
 	credit := 0
@@ -317,7 +376,7 @@ func (c *Consumer) Batches(ctx context.Context) iter.Seq2[Batch, error] {
 		defer c.watch(ctx)()
 		if c.partial {
 			c.partial = false
-			if through := c.records.Record.Offset+1 == c.last.NextOffset(); !through && !yield(c.last, nil) {
+			if through := c.opened && c.records.Record.Offset+1 == c.last.NextOffset(); !through && !yield(c.last, nil) {
 				return
 			}
 		}
@@ -331,8 +390,8 @@ func (c *Consumer) Batches(ctx context.Context) iter.Seq2[Batch, error] {
 }
 
 // Records iterates over the records of all partitions as they arrive. A Record's slices are valid until the next
-// iteration. Errors are those of Batches, and *GapError where records are lost, which is not fatal. Iterating anew
-// goes on behind the last record.
+// iteration. Errors are those of Batches, and two that are not fatal: *GapError where records are lost, *BatchError where
+// the records of a batch cannot be read. Iterating anew goes on behind the last record.
 func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		if !c.iterating.CompareAndSwap(false, true) {
@@ -351,14 +410,7 @@ func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 					continue
 				}
 				if b.Batch != nil {
-					if b.Compression() != codec.CompressionNone {
-						c.err = &PartitionError{c.topic, b.Partition, codec.Errorf(codec.CodeNotYet,
-							"the batch at offset %d is compressed with codec %d; this version cannot open it",
-							b.BaseOffset(), b.Compression())}
-						yield(Record{Partition: b.Partition}, c.err)
-						return
-					}
-					c.last, c.records, c.partial = b, b.Records(), true
+					c.last, c.partial, c.opened = b, true, false
 				}
 				if b.Gap != nil && !yield(Record{Partition: b.Partition}, &GapError{b.Partition, *b.Gap}) {
 					return
@@ -377,6 +429,14 @@ func (c *Consumer) Records(ctx context.Context) iter.Seq2[Record, error] {
 // yieldRecords hands out what is left of the current batch and reports whether to go on.
 func (c *Consumer) yieldRecords(yield func(Record, error) bool) bool {
 	partition, skip := c.last.Partition, c.skip
+	if !c.opened {
+		var err error
+		if c.records, err = c.last.Open(); err != nil {
+			c.partial = false
+			return yield(Record{Partition: partition}, err)
+		}
+		c.opened = true
+	}
 	rs := &c.records
 	for rs.Next() {
 		if rs.Record.Offset < skip {
@@ -388,9 +448,7 @@ func (c *Consumer) yieldRecords(yield func(Record, error) bool) bool {
 	}
 	c.partial = false
 	if err := rs.Err(); err != nil {
-		c.err = &PartitionError{c.topic, partition, err}
-		yield(Record{Partition: partition}, c.err)
-		return false
+		return yield(Record{Partition: partition}, c.last.fault(err))
 	}
 	return true
 }
@@ -497,13 +555,16 @@ func (c *Consumer) next(ctx context.Context) (b Batch, fatal bool, err error) {
 }
 
 // hand returns a batch, with a gap in front of it or, where batch is nil, a gap alone, after checking that no
-// offset was left out in silence.
+// offset was left out in silence. In a group what is left out went to others.
 func (c *Consumer) hand(batch codec.Batch) (b Batch, fatal bool, err error) {
 	s := c.sub
 	next := s.pos.Next
+	if c.shared {
+		next = 0
+	}
 	b = Batch{
 		Partition: s.number, Batch: batch, Start: c.deliver.Start, High: c.deliver.High,
-		AppendTime: time.UnixMilli(c.deliver.AppendMillis),
+		AppendTime: time.UnixMilli(c.deliver.AppendMillis), opener: &c.opener,
 	}
 	if c.gap.Next != 0 {
 		c.out, c.gap = c.gap, codec.Gap{}
@@ -511,13 +572,17 @@ func (c *Consumer) hand(batch codec.Batch) (b Batch, fatal bool, err error) {
 		next = max(next, c.out.Next)
 	}
 	c.skip = next
+	if c.shared {
+		c.skip = 0 // what was given back may lie before a gap that was told
+	}
 	if batch != nil {
-		if base := batch.BaseOffset(); base > next || batch.NextOffset() <= next {
+		base, behind := batch.BaseOffset(), batch.NextOffset()
+		if !c.shared && (base > next || behind <= next) {
 			err := codec.Errorf(codec.CodeMalformedFrame,
-				"offset %d was to come and offsets %d to %d came, without a gap being told", next, base, batch.NextOffset()-1)
+				"offset %d was to come and offsets %d to %d came, without a gap being told", next, base, behind-1)
 			return Batch{Partition: s.number}, true, c.end(&PartitionError{c.topic, s.number, err})
 		}
-		next = batch.NextOffset()
+		next = behind
 		c.given = len(batch)
 	}
 	c.told(s, next)

@@ -47,6 +47,25 @@ func (e *GapError) Error() string {
 	return fmt.Sprintf("partition %d: offsets %d to %d are missing: %s", e.Partition, e.Gap.From, e.Gap.Next-1, why)
 }
 
+// ErrDecompressedTooLarge says that decompressing the records of a batch takes more memory than MaxDecompressedBytes allows.
+var ErrDecompressedTooLarge = errors.New("decompressing the records takes more memory than the consumer allows")
+
+// A BatchError says that a batch arrived as its producer made it and that its records cannot be read: they do not
+// decompress or do not decode (codec.CodeBadBatch), or are too large (ErrDecompressedTooLarge). Consumer.Records yields
+// it in place of the records from Base on, or of the rest of them, and goes on behind the batch.
+type BatchError struct {
+	Partition  int
+	Base, Next codec.Offset // of the batch's first record, and behind its last
+	Err        error
+}
+
+func (e *BatchError) Error() string {
+	return fmt.Sprintf("partition %d: batch of offsets %d to %d: %v", e.Partition, e.Base, e.Next-1, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *BatchError) Unwrap() error { return e.Err }
+
 // A PartitionError says that one partition of a Producer or Consumer failed, or refused a batch, while the others
 // may go on.
 type PartitionError struct {

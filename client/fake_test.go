@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 
@@ -281,6 +283,79 @@ func (c *fakeConn) handle(h codec.Header, header, payload []byte) error {
 		f.created[m.Topic] = m.Settings
 		f.mu.Unlock()
 		c.send(codec.AppendCreateReply(nil, h.Correlation, codec.CreateReply{Created: !there, Settings: m.Settings}))
+	case codec.TypeList:
+		m, err := codec.ParseList(header)
+		if err != nil {
+			return err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		var page codec.ListReply
+		for _, name := range slices.Sorted(maps.Keys(f.created)) {
+			switch {
+			case name <= m.After:
+			case len(page.Topics) < 3:
+				page.Topics = append(page.Topics, codec.TopicEntry{Name: name, ID: codec.TopicID{1}, Settings: f.created[name]})
+			default:
+				page.More = true
+			}
+		}
+		c.send(codec.AppendListReply(nil, h.Correlation, page))
+	case codec.TypeAlter:
+		m, err := codec.ParseCreate(header)
+		if err != nil {
+			return err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		s, there := f.created[m.Topic]
+		if !there {
+			wireError(codec.CodeUnknownTopic)
+			return nil
+		}
+		s.Partitions = m.Settings.Partitions
+		f.created[m.Topic] = s
+		c.send(codec.AppendAlterReply(nil, h.Correlation, codec.CreateReply{Settings: s}))
+	case codec.TypeDelete:
+		topic, err := codec.ParseTopicRequest(h.Type, header)
+		if err != nil {
+			return err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if _, there := f.created[topic]; !there {
+			wireError(codec.CodeUnknownTopic)
+			return nil
+		}
+		delete(f.created, topic)
+		c.send(codec.AppendDeleteReply(nil, h.Correlation))
+	case codec.TypePurge:
+		m, err := codec.ParsePurge(header)
+		if err != nil {
+			return err
+		}
+		if m.Topic == "missing" {
+			wireError(codec.CodeUnknownTopic)
+			return nil
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		records := uint64(0)
+		for p := range f.logs {
+			if m.Partition != codec.AllPartitions && int(m.Partition) != p {
+				continue
+			}
+			for _, b := range f.logs[p] {
+				records += uint64(b.RecordCount())
+			}
+			f.logs[p] = nil
+		}
+		c.send(codec.AppendPurgeReply(nil, h.Correlation, records))
+	case codec.TypeStats:
+		if err := codec.ParseEmpty(h.Type, header); err != nil {
+			return err
+		}
+		c.send(codec.AppendStatsReply(nil, h.Correlation, []codec.Stat{{Name: "connections", Value: 1}, {Name: "topics", Value: 1 << 40}}))
 	case codec.TypeDescribe:
 		topic, err := codec.ParseTopicRequest(h.Type, header)
 		if err != nil {

@@ -289,7 +289,8 @@ func (l *link) common(h codec.Header, header []byte) (done bool, err error) {
 		}
 		return true, wire
 	case codec.TypeHello, codec.TypeCreate, codec.TypeDescribe, codec.TypeOpen, codec.TypeConfirm, codec.TypeSubscribe,
-		codec.TypeDeliver, codec.TypeClose:
+		codec.TypeDeliver, codec.TypeClose, codec.TypeList, codec.TypeAlter, codec.TypeDelete, codec.TypePurge,
+		codec.TypeStats:
 		return false, nil
 	}
 	if h.Flags&codec.FlagIgnorable != 0 {

@@ -148,7 +148,9 @@ type partition struct {
 	inDue     bool  // in the keeper's list
 	err       error // the partition is dead
 
-	sealed, reported uint64 // batches since the producer was made: sent, and completely dealt with
+	// Batches since the producer was made: sent, of those the ones whose write has returned (and at codec.LevelNone their
+	// callbacks), and completely dealt with otherwise. A confirm may be there before the write returns.
+	sealed, written, reported uint64
 
 	waiting    []*waiter
 	senders    int // goroutines that wait, or were woken and do not run yet, and that will look whether to send
@@ -339,7 +341,7 @@ func (w *partition) nudge() {
 func (w *partition) send() {
 	records, size := w.builder.Count(), w.builder.Size()
 	buf := w.builder.Finish(codec.NoProducer)
-	codec.AppendPublish(buf[:0], w.handle, codec.Publish{Epoch: w.epoch, First: w.nextSend, Count: 1}, size)
+	m := codec.Publish{Epoch: w.epoch, First: w.nextSend, Count: 1}
 	w.lastBytes, w.lastRecords = size, records
 	w.nextSend++
 	w.sealed++
@@ -355,6 +357,14 @@ func (w *partition) send() {
 	w.pushSent(s)
 	w.unlock()
 
+	if w.p.cfg.compression != codec.CompressionNone {
+		if packed := w.compress(buf); packed != nil {
+			w.release(buf)
+			buf = packed
+			w.shrunk(size - (len(buf) - publishOverhead))
+		}
+	}
+	codec.AppendPublish(buf[:0], w.handle, m, len(buf)-publishOverhead)
 	err := w.p.link.write(buf) // its error reaches the records of other levels through the reader
 	for i := range written {
 		written[i].tell(Receipt{Partition: w.number, Offset: UnknownOffset}, err)
@@ -364,8 +374,19 @@ func (w *partition) send() {
 	w.lock()
 	w.giveDones(written)
 	w.busy = false
+	w.written++
 	w.wake()
 	w.kick()
+}
+
+// shrunk corrects the account of the batch pushed last, which is not written yet and turned out to be saved bytes smaller.
+func (w *partition) shrunk(saved int) {
+	w.acct.Lock()
+	if w.count > 0 { // else the partition has failed meanwhile
+		w.unconfirmed -= saved
+		w.sent[(w.head+w.count-1)&(len(w.sent)-1)].bytes -= saved
+	}
+	w.acct.Unlock()
 }
 
 // release takes back the buffer of a batch that was written or never used.
@@ -468,14 +489,14 @@ func (w *partition) push(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until all batches that are sent now have been reported.
+// drain waits until all batches that are sent now have been written and reported.
 func (w *partition) drain(ctx context.Context) error {
 	w.lock()
 	defer w.unlock()
-	for target := w.sealed; w.reported < target; {
+	for target := w.sealed; min(w.written, w.reported) < target; {
 		if err := w.wait(ctx); err != nil {
 			return fmt.Errorf("flush topic %s partition %d: %d batches are unconfirmed: %w",
-				w.p.topic, w.number, target-w.reported, err)
+				w.p.topic, w.number, target-min(w.written, w.reported), err)
 		}
 	}
 	return nil
@@ -637,6 +658,7 @@ func (w *partition) fail(err error) {
 	if w.open && w.builder.Count() > 0 {
 		lost = append(lost, sentBatch{bytes: w.builder.Size(), records: w.builder.Count(), dones: w.dones})
 		w.sealed++
+		w.written++ // nobody will
 		w.dones = nil
 	}
 	w.open, w.quick, w.holds, w.due = false, false, false, false

@@ -41,16 +41,17 @@ type BatchResult struct {
 	Partition int
 	Base      codec.Offset // of its first record
 	Records   int
-	Bytes     int   // of the whole batch
+	Bytes     int   // of the whole batch as it was sent
 	Err       error // nil: confirmed
 }
 
 type producerConfig struct {
-	partitions []int
-	level      codec.Level
-	linger     time.Duration
-	batchBytes int
-	onBatch    func(BatchResult)
+	partitions  []int
+	level       codec.Level
+	linger      time.Duration
+	batchBytes  int
+	compression codec.Compression
+	onBatch     func(BatchResult)
 }
 
 // A ProducerOption changes how Client.Producer makes a Producer.
@@ -79,7 +80,14 @@ func Linger(d time.Duration) ProducerOption {
 	return producerOption(func(c *producerConfig) { c.linger = d })
 }
 
-// BatchBytes sets the size in bytes at which a batch is full. The default is DefaultBatchBytes; the topic's largest
+// Compress makes the producer compress each batch's records, as one block, with a codec; whoever sends the batch does it. A
+// batch that does not get smaller is sent as it is. The default is codec.CompressionNone. Small batches gain little: see
+// Linger. The broker keeps what it gets and never opens it.
+func Compress(c codec.Compression) ProducerOption {
+	return producerOption(func(cfg *producerConfig) { cfg.compression = c })
+}
+
+// BatchBytes sets the size in bytes, before compression, at which a batch is full. The default is DefaultBatchBytes; the topic's largest
 // batch caps it. A record that is larger by itself is sent as a batch of its own.
 func BatchBytes(n int) ProducerOption {
 	return producerOption(func(c *producerConfig) { c.batchBytes = n })
@@ -110,7 +118,8 @@ type Producer struct {
 	keep keeper
 	free bufferList
 
-	waiters sync.Pool // of *waiter
+	waiters    sync.Pool // of *waiter
+	compressor compressor
 
 	// The reader goroutine's.
 	popped []sentBatch
@@ -129,6 +138,9 @@ func (c *Client) Producer(ctx context.Context, topic string, opts ...ProducerOpt
 	}
 	if cfg.batchBytes < minBatchBytes {
 		return nil, fmt.Errorf("batch size of %d bytes is below %d", cfg.batchBytes, minBatchBytes)
+	}
+	if cfg.compression > codec.CompressionZstd {
+		return nil, fmt.Errorf("compression codec %d is unknown", cfg.compression)
 	}
 	if cfg.linger < 0 {
 		return nil, fmt.Errorf("linger of %v is negative", cfg.linger)
@@ -196,6 +208,9 @@ func (p *Producer) openAll(ctx context.Context) error {
 	p.mu.Lock()
 	p.parts, p.open = parts, open
 	p.free.keep = min(len(open)+1, maxFreeBuffers)
+	if p.cfg.compression != codec.CompressionNone {
+		p.free.keep = min(2*len(open)+1, maxFreeBuffers) // sending takes a second one
+	}
 	p.mu.Unlock()
 	p.link.wg.Add(1)
 	go p.runKeeper()
