@@ -1,7 +1,7 @@
 // Package cmd holds LightQ's four programs.
 //
 //	lightq-broker    serves topics
-//	lightq-topic     creates and describes topics
+//	lightq-topic     creates, shows, changes and deletes topics
 //	lightq-producer  publishes lines, or generates load
 //	lightq-consumer  prints records, or receives and measures
 //

@@ -1,12 +1,14 @@
 package cmd
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -16,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lightio/lightq/client"
+	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/internal/program"
 	"github.com/lightio/lightq/loop"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -28,26 +32,68 @@ func TestMain(m *testing.M) {
 		"lightq-topic":    run(program.Topic),
 		"lightq-producer": run(program.Producer),
 		"lightq-consumer": run(program.Consumer),
+		"nc":              netcat,
 	})
+}
+
+// netcat is nc as far as the scripts need it: nc HOST PORT, or nc -U PATH. It sends standard input, and ends when as many lines
+// have come back, or the other side has closed; the real one waits for an interrupt.
+func netcat() {
+	network, addr := "tcp", ""
+	switch args := os.Args[1:]; {
+	case len(args) == 2 && args[0] == "-U":
+		network, addr = "unix", args[1]
+	case len(args) == 2:
+		addr = net.JoinHostPort(args[0], args[1])
+	default:
+		fatal(errors.New("usage: nc HOST PORT, nc -U PATH"))
+	}
+	conn, err := net.DialTimeout(network, addr, deadline)
+	fatal(err)
+	fatal(conn.SetDeadline(time.Now().Add(deadline)))
+	requests, err := io.ReadAll(os.Stdin)
+	fatal(err)
+	_, err = conn.Write(requests)
+	fatal(err)
+	replies := bufio.NewReader(conn)
+	for range bytes.Count(requests, []byte("\n")) {
+		line, err := replies.ReadString('\n')
+		fmt.Print(line)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		fatal(err)
+	}
+}
+
+func fatal(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 // deadline bounds everything that a script waits for.
 const deadline = time.Minute
 
-// TestScripts runs the scripts. Each has a broker of its own at $BROKER, and these commands beside testscript's:
+// TestScripts runs the scripts. Each has a broker of its own at $BROKER, nc, and these commands beside testscript's:
 //
 //	exits CODE PROGRAM ARG…         run a program and check its exit code
 //	start NAME WORD PROGRAM ARG…    start a program and wait until it has printed a line that begins with WORD; '': do not wait
 //	finish NAME CODE                wait for its end, check its exit code, put its output into NAME.stdout and NAME.stderr
-//	signal NAME int|term            send it a signal
+//	signal NAME WHICH               send it a signal: int, term, kill, stop or cont
 //	json FILE PATH VALUE            FILE (or stdout) is one JSON object and nothing else, and holds VALUE at PATH
+//	sum FILE FILE PATH VALUE        both are JSON objects, and their numbers at PATH add up to VALUE
+//	await TOPIC COUNT N             wait until this count of the topic's partitions, as describe has it, is N in sum
+//	lines N NAME…                   wait until these programs have printed N lines together on standard output
 //	bytes FILE TEXT                 write a file from text with Go's escapes
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:   "testdata/script",
 		Setup: setup,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "start": start, "finish": finish, "signal": signalled, "json": jsonField, "bytes": writeBytes,
+			"exits": exits, "start": start, "finish": finish, "signal": signalled, "json": jsonField, "sum": jsonSum, "bytes": writeBytes,
+			"await": await, "lines": awaitLines,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -147,7 +193,10 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	p.cmd = exec.Command(path, args[3:]...)
 	p.cmd.Dir = ts.Getenv("WORK")
-	p.cmd.Env = append(os.Environ(), "PATH="+ts.Getenv("PATH"), "BROKER="+ts.Getenv("BROKER"))
+	p.cmd.Env = os.Environ()
+	for _, name := range []string{"PATH", "BROKER", "LIGHTQ_ADMIN_PASSWORD"} {
+		p.cmd.Env = append(p.cmd.Env, name+"="+ts.Getenv(name))
+	}
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
 	ts.Check(p.cmd.Start())
 	go func() {
@@ -168,6 +217,10 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%s did not print %q:\n%s%s", args[0], args[1], p.stdout.text(), p.stderr.text())
 	}
 	for _, text := range []string{p.stdout.text(), p.stderr.text()} {
+		if _, rest, ok := strings.Cut(text, "ready native=unix:"); ok {
+			path, _, _ := strings.Cut(rest, " ")
+			ts.Setenv("NATIVE", "unix:"+path)
+		}
 		if _, rest, ok := strings.Cut(text, "ready native=tcp://"); ok {
 			native, _, _ := strings.Cut(rest, " ")
 			ts.Setenv("NATIVE", native)
@@ -215,25 +268,51 @@ func finish(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+var signals = map[string]os.Signal{
+	"int": os.Interrupt, "term": syscall.SIGTERM, "kill": os.Kill, "stop": syscall.SIGSTOP, "cont": syscall.SIGCONT,
+}
+
 func signalled(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
-		ts.Fatalf("usage: signal NAME int|term")
+		ts.Fatalf("usage: signal NAME int|term|kill|stop|cont")
 	}
-	ts.Check(startedProgram(ts, args[0]).cmd.Process.Signal(map[string]os.Signal{"int": os.Interrupt, "term": syscall.SIGTERM}[args[1]]))
+	ts.Check(startedProgram(ts, args[0]).cmd.Process.Signal(signals[args[1]]))
 }
 
 func jsonField(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 3 {
 		ts.Fatalf("usage: json FILE PATH VALUE")
 	}
-	dec := json.NewDecoder(strings.NewReader(ts.ReadFile(args[0])))
+	if got := fmt.Sprint(jsonValue(ts, args[0], args[1])); (got == args[2]) == neg {
+		ts.Fatalf("%s is %s", args[1], got)
+	}
+}
+
+func jsonSum(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 4 {
+		ts.Fatalf("usage: sum FILE FILE PATH VALUE")
+	}
+	sum := int64(0)
+	for _, file := range args[:2] {
+		n, err := strconv.ParseInt(fmt.Sprint(jsonValue(ts, file, args[2])), 10, 64)
+		ts.Check(err)
+		sum += n
+	}
+	if (strconv.FormatInt(sum, 10) == args[3]) == neg {
+		ts.Fatalf("%s is %d in sum", args[2], sum)
+	}
+}
+
+// jsonValue is what the one JSON object of a file holds at a path.
+func jsonValue(ts *testscript.TestScript, file, path string) any {
+	dec := json.NewDecoder(strings.NewReader(ts.ReadFile(file)))
 	dec.UseNumber()
 	var v any
 	ts.Check(dec.Decode(&v))
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		ts.Fatalf("there is more than one JSON value")
 	}
-	for _, key := range strings.Split(args[1], ".") {
+	for _, key := range strings.Split(path, ".") {
 		switch at := v.(type) {
 		case map[string]any:
 			field, ok := at[key]
@@ -251,9 +330,65 @@ func jsonField(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("%s is inside of %v", key, v)
 		}
 	}
-	if got := fmt.Sprint(v); (got == args[2]) == neg {
-		ts.Fatalf("%s is %s", args[1], got)
+	return v
+}
+
+// poll calls look until it returns true.
+func poll(ts *testscript.TestScript, what string, look func(context.Context) bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	every := time.NewTicker(5 * time.Millisecond)
+	defer every.Stop()
+	for !look(ctx) {
+		select {
+		case <-every.C:
+		case <-ctx.Done():
+			ts.Fatalf("waited in vain for %s", what)
+		}
 	}
+}
+
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: await TOPIC COUNT N")
+	}
+	count := map[string]func(*codec.PartitionInfo) uint64{
+		"publishers":    func(p *codec.PartitionInfo) uint64 { return uint64(p.Publishers) },
+		"subscriptions": func(p *codec.PartitionInfo) uint64 { return uint64(p.Subscriptions) },
+		"records_in":    func(p *codec.PartitionInfo) uint64 { return p.RecordsIn },
+		"records_out":   func(p *codec.PartitionInfo) uint64 { return p.RecordsOut },
+	}[args[1]]
+	want, err := strconv.ParseUint(args[2], 10, 64)
+	if count == nil || err != nil {
+		ts.Fatalf("unknown count %s, or number %s", args[1], args[2])
+	}
+	c, err := client.Dial(context.Background(), ts.Getenv("BROKER"))
+	ts.Check(err)
+	defer func() { ts.Check(c.Close()) }()
+	poll(ts, strings.Join(args, " "), func(ctx context.Context) bool {
+		d, err := c.Describe(ctx, args[0])
+		ts.Check(err)
+		sum := uint64(0)
+		for i := range d.Partitions {
+			sum += count(&d.Partitions[i])
+		}
+		return sum == want
+	})
+}
+
+func awaitLines(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: lines N NAME…")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	poll(ts, strings.Join(args, " "), func(context.Context) bool {
+		lines := 0
+		for _, name := range args[1:] {
+			lines += strings.Count(startedProgram(ts, name).stdout.text(), "\n")
+		}
+		return lines >= want
+	})
 }
 
 func writeBytes(ts *testscript.TestScript, neg bool, args []string) {

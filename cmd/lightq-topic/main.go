@@ -1,4 +1,4 @@
-// Command lightq-topic creates and describes topics. Its flags: lightq-topic -help.
+// Command lightq-topic creates, shows, changes and deletes topics. Its flags: lightq-topic -help.
 package main
 
 import (

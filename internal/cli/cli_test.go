@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
 
 	"github.com/lightio/lightq/client"
 	"github.com/lightio/lightq/codec"
@@ -71,8 +72,10 @@ func TestExplain(t *testing.T) {
 		{wire(codec.CodeUnknownTopic), DefaultServer, ExitNotFound, "unknown topic orders: create it with: lightq-topic -t orders -n 1"},
 		{wire(codec.CodeUnknownTopic), other, ExitNotFound, "unknown topic orders: create it with: lightq-topic -t orders -n 1 -b tcp://127.0.0.1:5600"},
 		{wire(codec.CodeUnknownPartition), other, ExitNotFound, "the broker answers unknown_partition: a detail"},
-		{wire(codec.CodeInvalidName), other, ExitUsage, "orders is refused: invalid_name: a detail"},
+		{wire(codec.CodeInvalidName), other, ExitUsage, "-t, --topic is refused: invalid_name: a detail"},
 		{wire(codec.CodeInvalidSetting), other, ExitUsage, "orders is refused: invalid_setting: a detail"},
+		{wire(codec.CodeTopicDeleted), other, ExitNotFound, "topic orders was deleted while it was in use"},
+		{wire(codec.CodeOverflow), other, ExitFailure, "topic orders is full and refuses what does not fit (overflow=reject): its consumers are behind: lightq-topic stats -t orders -b tcp://127.0.0.1:5600 shows how far"},
 		{wire(codec.CodeNotAllowed), other, ExitNotAllowed, "the broker answers not_allowed: a detail"},
 		{wire(codec.CodeNotYet), other, ExitNotYet, "not yet: a detail"},
 		{wire(codec.CodeTooManyConnections), other, ExitUnreachable, "the broker answers too_many_connections: a detail"},
@@ -130,11 +133,11 @@ func root(run func() error) *cobra.Command {
 	var n int64
 	var output string
 	Int(cmd.Flags(), &n, "number", "n", 1, 1, 9, "a number")
-	Output(cmd.Flags(), &output)
+	Output(cmd.Flags(), &output, "")
 	Later(cmd.Flags(), "later", "", "TEXT", "something")
 	Later(cmd.Flags(), "later-switch", "", "", "something")
 	verb := &cobra.Command{Use: "verb", Short: "do it", RunE: func(*cobra.Command, []string) error { return run() }}
-	Output(verb.Flags(), &output)
+	Output(verb.Flags(), &output, "rows")
 	cmd.AddCommand(verb, LaterVerb("tomorrow", "do it later"))
 	return cmd
 }
@@ -187,6 +190,76 @@ func TestHelp(t *testing.T) {
 				t.Errorf("%s: %q is missing or out of place in\n%s", arg, part, stdout.String())
 			}
 			last = at
+		}
+	}
+}
+
+func TestDelimiter(t *testing.T) {
+	for text, want := range map[string]string{
+		`,`: ",", `::`: "::", `\t`: "\t", `\0`: "\x00", `\n\r`: "\n\r", `a\\b`: `a\b`, `\x1f\xFF`: "\x1f\xff", "→": "→",
+	} {
+		var b []byte
+		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		Delimiter(fs, &b, "delim", "D", "a separator")
+		if err := fs.Parse([]string{"-D", text}); err != nil || string(b) != want {
+			t.Errorf("%s: %q, %v", text, b, err)
+		}
+	}
+	for _, text := range []string{``, `\`, `\y`, `\x1`, `\xgg`, `\x+1`, `a\`} {
+		var b []byte
+		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		Delimiter(fs, &b, "delim", "D", "a separator")
+		if err := fs.Parse([]string{"-D", text}); err == nil || b != nil {
+			t.Errorf("%s: %q", text, b)
+		}
+	}
+}
+
+// TestSecret: whatever is wrong with a password, no text shows it.
+func TestSecret(t *testing.T) {
+	for _, args := range [][]string{{"-p", "hunter2", "-p", "hunter2"}, {"-p", "hunter2", "--bad"}, {"-help", "-p", "hunter2"}, {"-p", ""}} {
+		cmd := &cobra.Command{Use: "lightq-test", RunE: func(*cobra.Command, []string) error { return nil }}
+		var password string
+		Secret(cmd.Flags(), &password, "password", "p", "a password")
+		var out bytes.Buffer
+		Run(cmd, args, &out, &out)
+		if text := out.String(); strings.Contains(text, "hunter2") || text == "" {
+			t.Errorf("%v: %s", args, text)
+		}
+	}
+}
+
+func TestAsk(t *testing.T) {
+	for answer, want := range map[string]bool{"y\n": true, "YES\n": true, " yes \r\n": true, "y": true, "n\n": false, "\n": false, "": false, "yesterday\n": false} {
+		var out bytes.Buffer
+		yes, err := Ask(&out, strings.NewReader(answer), "delete it?")
+		if yes != want || err != nil || out.String() != "delete it? [y/N] " {
+			t.Errorf("%q: %v, %v, %s", answer, yes, err, out.String())
+		}
+	}
+	boom := errors.New("boom")
+	if yes, err := Ask(io.Discard, iotest.ErrReader(boom), "delete it?"); yes || !errors.Is(err, boom) {
+		t.Errorf("%v, %v", yes, err)
+	}
+}
+
+// TestDashedTopic: a flag behind -t is a name that was forgotten.
+func TestDashedTopic(t *testing.T) {
+	for args, want := range map[string]string{
+		"-t -n 4":      "-t, --topic needs a value, and -n looks like a flag: if it is the name of a topic, write --topic=-n\n",
+		"--topic -x":   "-t, --topic needs a value, and -x looks like a flag: if it is the name of a topic, write --topic=-x\n",
+		"--topic=-x":   "",
+		"-t=-x":        "",
+		"-t orders":    "",
+		"-- -t -x":     "unexpected argument \"-t\": see lightq-test -help\n",
+		"verb -t -n 4": "-t, --topic needs a value, and -n looks like a flag: if it is the name of a topic, write --topic=-n\n",
+	} {
+		cmd := &cobra.Command{Use: "lightq-test", RunE: func(*cobra.Command, []string) error { return nil }}
+		var topic string
+		Text(cmd.Flags(), &topic, "topic", "t", "test", "NAME", "the topic")
+		var out bytes.Buffer
+		if Run(cmd, strings.Fields(args), io.Discard, &out); out.String() != want {
+			t.Errorf("%s: %s", args, out.String())
 		}
 	}
 }

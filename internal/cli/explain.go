@@ -82,8 +82,15 @@ func explainWire(wire *codec.WireError, server, topic string, err error) *Error 
 		e.Fix = "create it with: lightq-topic -t " + topic + " -n 1" + ServerFlag(server)
 	case codec.CodeUnknownPartition:
 		e.Exit = ExitNotFound
-	case codec.CodeInvalidName, codec.CodeInvalidSetting:
+	case codec.CodeTopicDeleted:
+		e.Exit, e.Text = ExitNotFound, "topic "+topic+" was deleted while it was in use"
+	case codec.CodeInvalidName: // which is quoted in the detail; as it is it might not stay on its line
+		e.Exit, e.Text = ExitUsage, "-t, --topic is refused: "+oneLine(wire.Error())
+	case codec.CodeInvalidSetting:
 		e.Exit, e.Text = ExitUsage, topic+" is refused: "+oneLine(wire.Error())
+	case codec.CodeOverflow:
+		e.Text = "topic " + topic + " is full and refuses what does not fit (overflow=reject): its consumers are behind"
+		e.Fix = "lightq-topic stats -t " + topic + ServerFlag(server) + " shows how far"
 	case codec.CodeNotAllowed:
 		e.Exit = ExitNotAllowed
 	case codec.CodeNotYet:

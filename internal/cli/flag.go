@@ -17,10 +17,11 @@ import (
 
 // A value is a pflag.Value made of functions.
 type value struct {
-	kind  string // what help shows for it
-	parse func(string) error
-	show  func() string
-	given bool
+	kind   string // what help shows for it
+	parse  func(string) error
+	show   func() string
+	given  bool
+	secret bool // no error repeats it
 }
 
 func (v *value) Set(s string) error {
@@ -54,6 +55,61 @@ func Text(fs *pflag.FlagSet, p *string, name, short, value_, kind, usage string)
 		*p = s
 		return nil
 	}}, name, short, usage)
+}
+
+// Secret adds a flag that takes a password. Neither help nor an error ever shows what was given.
+func Secret(fs *pflag.FlagSet, p *string, name, short, usage string) {
+	add(fs, &value{kind: "TEXT", secret: true, show: func() string { return "" }, parse: func(s string) error {
+		if s == "" {
+			return errors.New("it must not be empty")
+		}
+		*p = s
+		return nil
+	}}, name, short, usage)
+}
+
+// Delimiter adds a flag that takes a separator: any text but the empty one, in which \n, \r, \t, \0, \\ and \xHH stand for the
+// bytes that a shell cannot easily give.
+func Delimiter(fs *pflag.FlagSet, p *[]byte, name, short, usage string) {
+	text := ""
+	add(fs, &value{kind: "TEXT", show: func() string { return text }, parse: func(s string) error {
+		b, err := unescape(s)
+		switch {
+		case err != nil:
+			return err
+		case len(b) == 0:
+			return errors.New("it must not be empty")
+		}
+		text, *p = s, b
+		return nil
+	}}, name, short, usage)
+}
+
+func unescape(s string) ([]byte, error) {
+	var b []byte
+	for len(s) > 0 {
+		if s[0] != '\\' {
+			b, s = append(b, s[0]), s[1:]
+			continue
+		}
+		one := map[byte]byte{'n': '\n', 'r': '\r', 't': '\t', '0': 0, '\\': '\\'}
+		switch {
+		case len(s) >= 4 && s[1] == 'x':
+			n, err := strconv.ParseUint(s[2:4], 16, 8)
+			if err != nil {
+				return nil, errors.New(`behind \x stand two hexadecimal digits`)
+			}
+			b, s = append(b, byte(n)), s[4:]
+			continue
+		case len(s) >= 2:
+			if c, ok := one[s[1]]; ok {
+				b, s = append(b, c), s[2:]
+				continue
+			}
+		}
+		return nil, errors.New(`behind \ stands n, r, t, 0, \ or xHH`)
+	}
+	return b, nil
 }
 
 // Int adds a flag that takes a whole number from low to high, in plain decimal digits.
@@ -184,6 +240,9 @@ func flagError(program string, err error) error {
 	var unknown *pflag.NotExistError
 	switch {
 	case errors.As(err, &invalid):
+		if v, ok := invalid.GetFlag().Value.(*value); ok && v.secret {
+			return Usagef("%s: %v", flagName(invalid.GetFlag()), invalid.Unwrap())
+		}
 		return Usagef("%s %q: %v", flagName(invalid.GetFlag()), invalid.GetValue(), invalid.Unwrap())
 	case errors.As(err, &missing):
 		f := missing.GetFlag()

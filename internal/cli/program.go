@@ -41,7 +41,10 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	root.SetArgs(args)
-	err := root.Execute()
+	err := dashedTopic(root, args)
+	if err == nil {
+		err = root.Execute()
+	}
 	if err == nil {
 		return int(ExitDone)
 	}
@@ -57,6 +60,26 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 		WriteJSON(stdout, failure{Program: root.Name(), Error: failureError{Exit: e.Exit, Reason: e.Text, Fix: e.Fix}})
 	}
 	return int(e.Exit)
+}
+
+// dashedTopic refuses -t with a value that looks like a flag: in "lightq-topic -t -n 4" the name was forgotten. A topic whose
+// name does begin with a dash is named with --topic=-name.
+func dashedTopic(root *cobra.Command, args []string) error {
+	if root.Flags().Lookup("topic") == nil {
+		return nil
+	}
+	for i, a := range args {
+		if a == "--" {
+			return nil
+		}
+		if (a == "-t" || a == "--topic") && i+1 < len(args) && strings.HasPrefix(args[i+1], "-") {
+			return &Error{
+				Exit: ExitUsage, Text: "-t, --topic needs a value, and " + args[i+1] + " looks like a flag",
+				Fix: "if it is the name of a topic, write --topic=" + args[i+1],
+			}
+		}
+	}
+	return nil
 }
 
 // errReported marks an error whose program already printed its JSON object.
@@ -105,12 +128,19 @@ func jsonWanted(args []string) bool {
 	return false
 }
 
-// Output adds the flag --output.
-func Output(fs *pflag.FlagSet, p *string) {
-	Choose(fs, p, "output", "", "table", Choice{Names: []string{"table", "json"}, Reason: map[string]*Error{
+// Output adds the flag --output. plain says what that form is; empty: the program has none.
+func Output(fs *pflag.FlagSet, p *string, plain string) {
+	c := Choice{Names: []string{"table", "json"}, Reason: map[string]*Error{
 		"jsonl": NotYet("--output jsonl is not in this version: use json"),
-		"plain": NotYet("--output plain is not in this version: use table or json"),
-	}}, "FORMAT", "print results as table or json")
+		"plain": NotYet("--output plain is not in this version here: use table or json"),
+	}}
+	usage := "print results as table or json"
+	if plain != "" {
+		c.Names = append(c.Names, "plain")
+		delete(c.Reason, "plain")
+		usage = "print results as table, json or plain (" + plain + ")"
+	}
+	Choose(fs, p, "output", "", "table", c, "FORMAT", usage)
 }
 
 // prepare makes every command of a program alike: flags in the order in which they were added, and no arguments where the

@@ -6,33 +6,56 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync/atomic"
 
 	"github.com/lightio/lightq/client"
 	"github.com/lightio/lightq/internal/cli"
 )
 
+// A LinePublisher is what Lines needs of a client.Producer.
+type LinePublisher interface {
+	Publisher
+	PublishAsync(ctx context.Context, m client.Message, done func(client.Receipt, error)) error
+}
+
 // Lines publishes the lines of a stream, each as one record without its newline, to the partitions in turn. A carriage
-// return stays part of the record, and every byte but the newline is data. A last line without a newline is a line.
+// return stays part of the record, and every byte but the newline is data. A last line without a newline is a line. Another
+// text may stand in place of the newline.
 type Lines struct {
 	topic      string
 	partitions int
 	maxBatch   int
 	largest    int // bytes of the largest line that the topic takes
+	delim      []byte
+	keyDelim   []byte // empty: lines have no keys
+	larger     func(batchBytes int) string
 
 	published atomic.Int64
 	bytes     atomic.Int64
+	keyless   atomic.Int64
 	confirmed atomic.Int64
 	failed    atomic.Int64
 
 	number int64 // of lines taken
-	total  int64 // their bytes
+	total  int64 // their bytes, without keys and what separates them
+	plain  int64 // lines without a key
 }
 
-// NewLines returns a publisher of lines for a topic whose largest batch is maxBatch bytes.
-func NewLines(topic string, partitions, maxBatch int) *Lines {
-	return &Lines{topic: topic, partitions: partitions, maxBatch: maxBatch, largest: LargestRecord(maxBatch)}
+// NewLines returns a publisher of lines for a topic whose largest batch is maxBatch bytes. larger is the command that makes
+// room for a larger one.
+func NewLines(topic string, partitions, maxBatch int, larger func(batchBytes int) string) *Lines {
+	return &Lines{
+		topic: topic, partitions: partitions, maxBatch: maxBatch, largest: LargestRecord(maxBatch), delim: []byte{'\n'}, larger: larger,
+	}
 }
+
+// Delimit makes delim, which is not empty, the end of a line. It is called before Publish.
+func (l *Lines) Delimit(delim []byte) { l.delim = delim }
+
+// Keyed makes what stands before the first delim of a line its key, and what stands behind it its value; the key chooses the
+// partition. A line without delim has no key. It is called before Publish.
+func (l *Lines) Keyed(delim []byte) { l.keyDelim = delim }
 
 // OnBatch counts what became of a batch; it is an argument for client.OnBatch.
 func (l *Lines) OnBatch(r client.BatchResult) {
@@ -49,6 +72,16 @@ func (l *Lines) Counts() (published, confirmed, failed, bytes int64) {
 	return l.published.Load(), l.confirmed.Load(), l.failed.Load(), l.bytes.Load()
 }
 
+// Keyless returns how many of the published lines had no key. It may be called from any goroutine.
+func (l *Lines) Keyless() int64 { return l.keyless.Load() }
+
+// took tells other goroutines how far it is.
+func (l *Lines) took() {
+	l.published.Store(l.number)
+	l.bytes.Store(l.total)
+	l.keyless.Store(l.plain)
+}
+
 const lineChunkBytes = 256 << 10
 
 type chunk struct {
@@ -61,10 +94,9 @@ type chunk struct {
 //
 // in is read on a goroutine of its own, because a read of a terminal or pipe cannot be interrupted; where ctx ends first, that
 // goroutine ends with its read.
-func (l *Lines) Publish(ctx context.Context, in io.Reader, p Publisher) error {
+func (l *Lines) Publish(ctx context.Context, in io.Reader, p LinePublisher) error {
 	err := l.publish(ctx, in, p)
-	l.published.Store(l.number)
-	l.bytes.Store(l.total)
+	l.took()
 	flush := ctx
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
@@ -77,7 +109,7 @@ func (l *Lines) Publish(ctx context.Context, in io.Reader, p Publisher) error {
 	return err
 }
 
-func (l *Lines) publish(ctx context.Context, in io.Reader, p Publisher) error {
+func (l *Lines) publish(ctx context.Context, in io.Reader, p LinePublisher) error {
 	free, full := make(chan []byte, 2), make(chan chunk)
 	stop := make(chan struct{})
 	defer close(stop)
@@ -94,25 +126,21 @@ func (l *Lines) publish(ctx context.Context, in io.Reader, p Publisher) error {
 		}
 		rest := c.data
 		for {
-			end := bytes.IndexByte(rest, '\n')
-			if end < 0 {
+			var line []byte
+			var ok bool
+			if line, rest, ok = l.cut(carry, rest); !ok {
 				break
-			}
-			line := rest[:end]
-			if len(carry) > 0 {
-				carry = append(carry, line...)
-				line = carry
 			}
 			if err := l.line(ctx, p, line); err != nil {
 				return err
 			}
-			carry, rest = carry[:0], rest[end+1:]
+			carry = carry[:0]
 		}
-		if carry = append(carry, rest...); len(carry) > l.largest {
+		carry = append(carry, rest...)
+		if most := l.largest + len(l.keyDelim) + len(l.delim) - 1; len(carry) > most {
 			return l.tooLong(len(carry), true)
 		}
-		l.published.Store(l.number)
-		l.bytes.Store(l.total)
+		l.took()
 		switch {
 		case errors.Is(c.err, io.EOF):
 			if len(carry) == 0 {
@@ -124,6 +152,27 @@ func (l *Lines) publish(ctx context.Context, in io.Reader, p Publisher) error {
 		}
 		free <- c.data[:cap(c.data)]
 	}
+}
+
+// cut returns the first line of carry and what follows it, rest, and what is left of rest behind its end. carry holds no end
+// of a line, but may hold the beginning of one. The line is valid until carry or rest is written to.
+func (l *Lines) cut(carry, rest []byte) (line, left []byte, ok bool) {
+	if tail := min(len(carry), len(l.delim)-1); tail > 0 {
+		// Does an end lie across?
+		seam := append(slices.Clone(carry[len(carry)-tail:]), rest[:min(len(rest), len(l.delim)-1)]...)
+		if at := bytes.Index(seam, l.delim); at >= 0 {
+			return carry[:len(carry)-tail+at], rest[at+len(l.delim)-tail:], true
+		}
+	}
+	end := bytes.Index(rest, l.delim)
+	if end < 0 {
+		return nil, rest, false
+	}
+	line, left = rest[:end], rest[end+len(l.delim):]
+	if len(carry) > 0 {
+		line = append(carry, line...)
+	}
+	return line, left, true
 }
 
 // readChunks reads in until its end, an error, or until stop is closed.
@@ -147,19 +196,34 @@ func readChunks(in io.Reader, free <-chan []byte, full chan<- chunk, stop <-chan
 	}
 }
 
-func (l *Lines) line(ctx context.Context, p Publisher, line []byte) error {
-	if len(line) > l.largest {
+func (l *Lines) line(ctx context.Context, p LinePublisher, line []byte) error {
+	value := line
+	var key []byte
+	keyBytes := -1
+	if len(l.keyDelim) > 0 {
+		if k, v, ok := bytes.Cut(line, l.keyDelim); ok {
+			key, value, keyBytes = k, v, len(k)
+		}
+	}
+	if batchBytes(keyBytes, len(value)) > l.maxBatch {
 		return l.tooLong(len(line), false)
 	}
-	if line == nil {
-		line = []byte{} // an empty record, not a null one
+	if value == nil {
+		value = []byte{} // an empty record, not a null one
 	}
-	partition := int(l.number % int64(l.partitions))
-	if err := p.PublishValue(ctx, partition, line); err != nil {
-		return err
+	if keyBytes >= 0 {
+		if err := p.PublishAsync(ctx, client.Message{Partition: client.AnyPartition, Key: key, Value: value}, nil); err != nil {
+			return err
+		}
+	} else {
+		partition := int(l.plain % int64(l.partitions))
+		if err := p.PublishValue(ctx, partition, value); err != nil {
+			return err
+		}
+		l.plain++
 	}
 	l.number++
-	l.total += int64(len(line))
+	l.total += int64(len(value))
 	return nil
 }
 
@@ -172,6 +236,6 @@ func (l *Lines) tooLong(n int, more bool) error {
 		Exit: cli.ExitFailure,
 		Text: fmt.Sprintf("line %d has %s, above what topic %s takes in one record, %s B (max-batch %d)",
 			l.number+1, size, l.topic, cli.Thousands(int64(l.largest)), l.maxBatch),
-		Fix: "create a topic with a larger --max-batch",
+		Fix: l.larger(BatchBytes(n)),
 	}
 }

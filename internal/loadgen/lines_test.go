@@ -3,19 +3,34 @@ package loadgen
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/lightio/lightq/client"
+	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/internal/cli"
 )
 
-// shelf keeps what is published, by partition.
+// shelf keeps what is published, by partition, and what has a key apart.
 type shelf struct {
 	lines [][]string
+	keyed []string // key=value
 	err   error
+}
+
+func (s *shelf) PublishAsync(_ context.Context, m client.Message, done func(client.Receipt, error)) error {
+	switch {
+	case s.err != nil:
+		return s.err
+	case m.Key == nil || m.Value == nil || m.Partition != client.AnyPartition || done != nil:
+		return fmt.Errorf("unexpected message %+v", m)
+	}
+	s.keyed = append(s.keyed, string(m.Key)+"="+string(m.Value))
+	return nil
 }
 
 func (s *shelf) PublishValue(_ context.Context, partition int, value []byte) error {
@@ -30,6 +45,10 @@ func (s *shelf) PublishValue(_ context.Context, partition int, value []byte) err
 }
 
 func (s *shelf) Flush(context.Context) error { return nil }
+
+func newLines(partitions, maxBatch int) *Lines {
+	return NewLines("test", partitions, maxBatch, func(batchBytes int) string { return fmt.Sprintf("make it %d", batchBytes) })
+}
 
 func TestLines(t *testing.T) {
 	for _, tc := range []struct {
@@ -51,7 +70,7 @@ func TestLines(t *testing.T) {
 		for how, in := range readers {
 			t.Run(tc.name+"/"+how, func(t *testing.T) {
 				s := &shelf{lines: make([][]string, 1)}
-				l := NewLines("test", 1, 1024)
+				l := newLines(1, 1024)
 				if err := l.Publish(t.Context(), in, s); err != nil {
 					t.Fatal(err)
 				}
@@ -79,7 +98,7 @@ func TestLinesAcrossChunks(t *testing.T) {
 		in.WriteString(line + "\n")
 	}
 	s := &shelf{lines: make([][]string, 1)}
-	if err := NewLines("test", 1, 1<<20).Publish(t.Context(), strings.NewReader(in.String()), s); err != nil {
+	if err := newLines(1, 1<<20).Publish(t.Context(), strings.NewReader(in.String()), s); err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(want, s.lines[0]); d != "" {
@@ -87,9 +106,82 @@ func TestLinesAcrossChunks(t *testing.T) {
 	}
 }
 
+// TestLinesDelimiter: whatever separates records, and wherever reads cut the stream.
+func TestLinesDelimiter(t *testing.T) {
+	for _, tc := range []struct {
+		delim, in string
+		want      []string
+	}{
+		{"\x00", "a\nb\x00\x00c", []string{"a\nb", "", "c"}},
+		{"--", "one--two-- three-four---five--", []string{"one", "two", " three-four", "-five"}},
+		{"aab", "aaab", []string{"a"}},
+		{"aab", "xaaaabyaabaab", []string{"xaa", "y", ""}},
+		{"abc", "ab", []string{"ab"}},
+		{"abcd", "1abcd2abc3abcabcd", []string{"1", "2abc3abc"}},
+	} {
+		readers := map[string]io.Reader{
+			"whole": strings.NewReader(tc.in), "byte by byte": iotest.OneByteReader(strings.NewReader(tc.in)),
+			"halves": iotest.HalfReader(strings.NewReader(tc.in)),
+		}
+		for how, in := range readers {
+			s := &shelf{lines: make([][]string, 1)}
+			l := newLines(1, 1024)
+			l.Delimit([]byte(tc.delim))
+			if err := l.Publish(t.Context(), in, s); err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tc.want, s.lines[0]); d != "" {
+				t.Errorf("%q by %q, %s (-want +got):\n%s", tc.in, tc.delim, how, d)
+			}
+		}
+	}
+}
+
+func TestLinesKeyed(t *testing.T) {
+	s := &shelf{lines: make([][]string, 2)}
+	l := newLines(2, 1024)
+	l.Keyed([]byte("::"))
+	if err := l.Publish(t.Context(), strings.NewReader("a::1\nnone\n::empty key\nempty value::\nb::2::3\n\nx:y\n"), s); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"a=1", "=empty key", "empty value=", "b=2::3"}, s.keyed); d != "" {
+		t.Errorf("with keys (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff([][]string{{"none", "x:y"}, {""}}, s.lines); d != "" {
+		t.Errorf("without keys (-want +got):\n%s", d)
+	}
+	if n, _, _, b := l.Counts(); n != 7 || b != int64(len("1noneempty key2::3x:y")) || l.Keyless() != 3 {
+		t.Errorf("%d lines of %d B, %d without a key", n, b, l.Keyless())
+	}
+}
+
+// TestLinesKeyedLimit: the key counts, and the largest line is one that the topic takes.
+func TestLinesKeyedLimit(t *testing.T) {
+	const maxBatch = 1024
+	key := strings.Repeat("k", 300)
+	fits := 0
+	for n := LargestRecord(maxBatch); n > 0; n-- {
+		var w codec.BatchBuilder
+		w.Reset(nil, maxBatch)
+		if w.Add(0, []byte(key), make([]byte, n), nil) {
+			fits = n
+			break
+		}
+	}
+	for _, n := range []int{fits, fits + 1} {
+		s := &shelf{lines: make([][]string, 1)}
+		l := newLines(1, maxBatch)
+		l.Keyed([]byte(":"))
+		err := l.Publish(t.Context(), strings.NewReader(key+":"+strings.Repeat("v", n)), s)
+		if (err == nil) != (n == fits) || len(s.keyed) != 1-n+fits {
+			t.Errorf("a value of %d B where %d fit: %v", n, fits, err)
+		}
+	}
+}
+
 func TestLinesTurns(t *testing.T) {
 	s := &shelf{lines: make([][]string, 3)}
-	if err := NewLines("test", 3, 1024).Publish(t.Context(), strings.NewReader("0\n1\n2\n3\n4\n"), s); err != nil {
+	if err := newLines(3, 1024).Publish(t.Context(), strings.NewReader("0\n1\n2\n3\n4\n"), s); err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff([][]string{{"0", "3"}, {"1", "4"}, {"2"}}, s.lines); d != "" {
@@ -104,9 +196,9 @@ func TestLinesTooLong(t *testing.T) {
 		"one\ntwo\n" + strings.Repeat("x", 3*lineChunkBytes), // no newline in sight
 	} {
 		s := &shelf{lines: make([][]string, 1)}
-		l := NewLines("test", 1, 1024)
+		l := newLines(1, 1024)
 		err := l.Publish(t.Context(), strings.NewReader(in), s)
-		if err == nil || !strings.HasPrefix(err.Error(), "line 3 has ") || cli.ExitOf(err) != cli.ExitFailure {
+		if err == nil || !strings.HasPrefix(err.Error(), "line 3 has ") || !strings.Contains(err.Error(), ": make it ") || cli.ExitOf(err) != cli.ExitFailure {
 			t.Errorf("error %v", err)
 		}
 		if n, _, _, _ := l.Counts(); n != 2 {
@@ -119,11 +211,11 @@ func TestLinesFailures(t *testing.T) {
 	boom := errors.New("boom")
 	s := &shelf{lines: make([][]string, 1)}
 	in := io.MultiReader(strings.NewReader("one\ntwo\npart"), iotest.ErrReader(boom))
-	if err := NewLines("test", 1, 1024).Publish(t.Context(), in, s); !errors.Is(err, boom) || !strings.HasPrefix(err.Error(), "read line 3: ") {
+	if err := newLines(1, 1024).Publish(t.Context(), in, s); !errors.Is(err, boom) || !strings.HasPrefix(err.Error(), "read line 3: ") {
 		t.Errorf("error %v", err)
 	}
 	s.err = boom
-	if err := NewLines("test", 1, 1024).Publish(t.Context(), strings.NewReader("x\n"), s); !errors.Is(err, boom) {
+	if err := newLines(1, 1024).Publish(t.Context(), strings.NewReader("x\n"), s); !errors.Is(err, boom) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -138,7 +230,7 @@ func TestLinesInterrupted(t *testing.T) {
 		_, _ = io.WriteString(w, "one\n") // returns when it was read
 		cancel()
 	}()
-	if err := NewLines("test", 1, 1024).Publish(ctx, r, s); !errors.Is(err, context.Canceled) {
+	if err := newLines(1, 1024).Publish(ctx, r, s); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -10,10 +10,12 @@ import (
 )
 
 // A Measurement is one run of lightq-consumer: a receiver for each partition, and the rule for the end. It is over when one
-// run of a producer has finished in every partition: complete, or with its last message there and others lost.
+// run of a producer has finished in every partition: complete, or with its last message there and others lost. For a member
+// of a group it is over when what was wanted of a run has come, from whichever partitions.
 type Measurement struct {
 	topic     string
-	want      int64 // messages of each partition
+	group     string // empty: everything comes to this one
+	want      int64  // messages of each partition
 	started   time.Time
 	receivers []*Receiver
 	end       func()
@@ -24,6 +26,7 @@ type Measurement struct {
 	mu       sync.Mutex
 	finished map[RunID][]bool // by position in receivers
 	winner   RunID            // valid when over
+	shared   map[RunID]int64  // of a member of a group: messages received, and dropped before anybody read them
 }
 
 // NewMeasurement returns a measurement of want messages from each partition of a topic. end is called once, when it is over.
@@ -33,10 +36,17 @@ func NewMeasurement(topic string, want int64, end func(), skipped func(partition
 	return &Measurement{topic: topic, want: want, started: time.Now(), end: end, skipped: skipped, finished: map[RunID][]bool{}}
 }
 
-// Receiver adds a receiver for one partition. begin is the offset at which its subscription starts, droppedUnread the number
-// of records before that which nobody had read when they were dropped. All receivers are added before the first of them runs.
-func (m *Measurement) Receiver(partition int, begin codec.Offset, droppedUnread int64) *Receiver {
+// Share makes it the measurement of a member of a group. It is called before the first Receiver.
+func (m *Measurement) Share(group string) {
+	m.group, m.shared = group, map[RunID]int64{}
+}
+
+// Receiver adds a receiver for one partition. start is the first offset that is kept, begin the one at which the subscription
+// starts, droppedUnread the number of records before that which nobody had read when they were dropped. All receivers are
+// added before the first of them runs.
+func (m *Measurement) Receiver(partition int, start, begin codec.Offset, droppedUnread int64) *Receiver {
 	r := &Receiver{partition: partition, want: m.want, m: m, runs: map[RunID]*run{}}
+	r.begin, r.kept = begin, int64(begin-start)
 	r.gap = min(droppedUnread, int64(begin))
 	r.unseen = int64(begin) - r.gap
 	m.receivers = append(m.receivers, r)
@@ -81,6 +91,32 @@ func (m *Measurement) finish(partition int, id RunID) {
 	}
 }
 
+// count adds up what has come of a run to a member of a group, in all partitions.
+func (m *Measurement) count(t *run) {
+	all := t.received + t.gap
+	if all == t.counted {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.shared[t.id] += all - t.counted
+	t.counted = all
+	if n := int64(len(m.receivers)); !m.over.Load() && m.shared[t.id]/n >= m.want { // want * n might not fit
+		m.winner = t.id
+		m.over.Store(true)
+		m.end()
+	}
+	for len(m.shared) > maxRuns*len(m.receivers) {
+		least := t.id
+		for id, n := range m.shared {
+			if id != t.id && (least == t.id || n < m.shared[least]) {
+				least = id
+			}
+		}
+		delete(m.shared, least)
+	}
+}
+
 func (m *Measurement) skip(partition int, id RunID, n int64) {
 	if m.skipped != nil {
 		m.skipped(partition, id, n)
@@ -113,13 +149,16 @@ func (m *Measurement) measured() RunID {
 func (m *Measurement) Report() *ConsumerReport {
 	id := m.measured()
 	rep := &ConsumerReport{
-		Program: "lightq-consumer", Topic: m.topic, StartedNS: m.started.UnixNano(), Verification: "on",
+		Program: "lightq-consumer", Topic: m.topic, Group: m.group, StartedNS: m.started.UnixNano(), Verification: "on",
 		wanted: m.want,
 	}
 	if id == 0 {
 		rep.Verification = "off"
 	} else {
 		rep.RunID = id.String()
+		if m.group != "" {
+			rep.Verification = "order"
+		}
 	}
 	latency := hdrhistogram.New(1, maxLatencyNS, 3)
 	total := &rep.Total
@@ -135,7 +174,7 @@ func (m *Measurement) Report() *ConsumerReport {
 		if t == nil {
 			t = &run{id: id}
 		}
-		p := t.report(m.topic, r.partition)
+		p := t.report(m.topic, r.partition, m.group != "")
 		if t.latency != nil {
 			latency.Merge(t.latency)
 		}
@@ -153,19 +192,22 @@ func (m *Measurement) Report() *ConsumerReport {
 	return rep
 }
 
-func (t *run) report(topic string, partition int) ConsumerPartition {
+func (t *run) report(topic string, partition int, shared bool) ConsumerPartition {
 	p := ConsumerPartition{
 		Label: Label(topic, partition), Partition: partition,
 		FirstSentNS: t.firstSentNS, FirstReceivedNS: t.firstReceivedNS, LastReceivedNS: t.lastReceivedNS,
-		FromStart: t.fromStart, Skipped: t.skipped,
+		FromStart: t.fromStart, Skipped: t.skipped, Again: t.again,
 		Counts: Counts{Received: t.received, Bytes: t.bytes, Gap: t.gap},
 	}
 	p.figure(t.lastReceivedNS - t.firstReceivedNS)
 	if t.id == 0 {
 		return p
 	}
-	lost := t.missing.count()
-	p.Lost, p.Duplicate, p.OutOfOrder = &lost, &t.duplicate, &t.outOfOrder
+	p.OutOfOrder = &t.outOfOrder
+	if !shared {
+		lost := t.missing.count()
+		p.Lost, p.Duplicate = &lost, &t.duplicate
+	}
 	if t.received > 0 {
 		first := float64(t.firstReceivedNS-t.firstSentNS) / 1e3
 		each := float64(t.lastReceivedNS-t.firstSentNS) / float64(t.received)

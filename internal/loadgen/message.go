@@ -84,23 +84,26 @@ func intact(m []byte) bool {
 // LargestRecord is the size of the largest value that fits, alone and without a key, into a batch of maxBatch bytes.
 func LargestRecord(maxBatch int) int {
 	n := maxBatch - codec.BatchHeaderBytes
-	for n > 0 && batchBytes(n) > maxBatch {
+	for n > 0 && batchBytes(-1, n) > maxBatch {
 		n--
 	}
 	return n
 }
 
-// batchBytes is the size of a batch that holds one value of n bytes.
-func batchBytes(n int) int {
-	// attributes, timestamp delta, offset delta, key length, value length, value, header count
-	record := 1 + 1 + 1 + 1 + varintBytes(n) + n + 1
+// BatchBytes is the size of a batch that holds one value of n bytes.
+func BatchBytes(n int) int { return batchBytes(-1, n) }
+
+// batchBytes is the size of a batch that holds one record with a key of k bytes, -1: none, and a value of n bytes.
+func batchBytes(k, n int) int {
+	// attributes, timestamp delta, offset delta, key, value, header count
+	record := 1 + 1 + 1 + varintBytes(k) + max(k, 0) + varintBytes(n) + n + 1
 	return codec.BatchHeaderBytes + varintBytes(record) + record
 }
 
-// varintBytes is the size of a zigzag varint of a value that is not negative.
+// varintBytes is the size of a zigzag varint of a value from -1 on.
 func varintBytes(v int) int {
 	n := 1
-	for v <<= 1; v >= 0x80; v >>= 7 {
+	for v = max(v, 0) << 1; v >= 0x80; v >>= 7 {
 		n++
 	}
 	return n

@@ -3,6 +3,7 @@ package loadgen
 import (
 	"encoding/binary"
 	"iter"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,9 @@ import (
 // Only records that were dropped unread make a gap. A hole in the sequence is explained first by the gap that the broker
 // told in front of it, then, for the first message of a run, by records that lie before the start of the subscription;
 // what is left is missing, and lost if it never comes.
+//
+// A member of a group sees holes wherever others got their share, so they are no loss, and sees batches again that a member
+// left behind; only the order of what comes is checked.
 type Receiver struct {
 	partition int
 	want      int64
@@ -29,6 +33,12 @@ type Receiver struct {
 	gap      int64 // dropped unread, told, not yet explained by a hole
 	before   *run  // the run in front of that gap
 	received atomic.Int64
+
+	// of a member of a group
+	begin, high codec.Offset // where it began, and behind the furthest batch that has come
+	kept        int64        // records from the first kept one to begin, when it began
+	told        int64        // dropped, told in front of the batch at hand
+	again       bool         // the batch at hand was left behind by another member
 }
 
 // maxRuns bounds the runs that one receiver tells apart. Past that the one that was silent longest is given up, and its
@@ -48,6 +58,8 @@ type run struct {
 	gap        int64
 	skipped    int64 // sent before the start of the subscription
 	missing    missing
+	again      int64 // left behind by other members of the group
+	counted    int64 // received and gap, as the measurement knows them; in a group
 
 	fromStart       bool  // message 0 was received
 	firstSentNS     int64 // of the first message received
@@ -100,24 +112,36 @@ func (r *Receiver) add(b client.Batch, now int64) error {
 		if r.gap == 0 {
 			r.before = r.cur
 		}
-		r.gap += int64(b.Gap.Next - b.Gap.From)
+		if r.m.group != "" {
+			r.told += int64(b.Gap.Next - b.Gap.From)
+		} else {
+			r.gap += int64(b.Gap.Next - b.Gap.From)
+		}
 	}
 	if b.Batch == nil {
 		return nil
 	}
-	if c := b.Compression(); c != codec.CompressionNone {
-		return codec.Errorf(codec.CodeNotYet, "a batch is compressed with codec %d", c)
+	rs, err := b.Open()
+	if err != nil {
+		return err
 	}
-	rs := b.Records()
+	if r.m.group != "" {
+		r.again = b.BaseOffset() < r.high
+		r.high = max(r.high, b.NextOffset())
+	}
 	for {
-		if r.gap == 0 && r.cur != nil && r.cur.received > 0 {
+		if r.gap == 0 && r.told == 0 && !r.again && r.cur != nil && r.cur.received > 0 {
 			if !r.cur.inOrder(&rs, now) {
 				break
 			}
 		} else if !rs.Next() {
 			break
 		}
-		r.one(rs.Record.Value, now)
+		if r.m.group != "" {
+			r.share(rs.Record.Value, rs.Record.Offset, now)
+		} else {
+			r.one(rs.Record.Value, now)
+		}
 	}
 	if r.cur != nil {
 		r.settle(r.cur)
@@ -184,8 +208,8 @@ func (t *run) arrived(sent, now, n int64) {
 	}
 }
 
-// one counts a message of any run, in any order.
-func (r *Receiver) one(v []byte, now int64) {
+// turn makes the run of a message the current one.
+func (r *Receiver) turn(v []byte) *run {
 	id := runIn(v)
 	if id != 0 && r.runs[id] == nil && !intact(v) {
 		id = 0
@@ -196,7 +220,53 @@ func (r *Receiver) one(v []byte, now int64) {
 		}
 		r.cur = r.find(id)
 	}
-	t := r.cur
+	return r.cur
+}
+
+// share counts a message that came to this member of a group. Those of a run come in the order of their sequence, with
+// holes, but for what another member has left behind.
+func (r *Receiver) share(v []byte, offset codec.Offset, now int64) {
+	t := r.turn(v)
+	first := t.received == 0
+	seq, sent := t.next, int64(0)
+	if t.id != 0 {
+		seq = binary.BigEndian.Uint64(v[messageSequence:])
+		sent = int64(binary.BigEndian.Uint64(v[messageSent:]))
+		t.arrived(sent, now, 1)
+	}
+	if first {
+		t.firstSentNS, t.firstReceivedNS = sent, now
+		t.fromStart = t.id != 0 && seq == 0
+	}
+	t.gap += r.told
+	r.told = 0
+	if r.gap > 0 {
+		if offset == r.begin {
+			// Nobody in the group got anything before. What the run had there and is not kept any more was dropped unread.
+			if t.id != 0 {
+				r.gap = min(r.gap, max(int64(seq)-r.kept, 0))
+			}
+			t.gap += r.gap
+		}
+		r.gap = 0
+	}
+	switch {
+	case r.again:
+		t.again++
+	case seq < t.next:
+		t.outOfOrder++
+	default:
+		t.next = seq + 1
+	}
+	t.received++
+	t.bytes += int64(len(v))
+	t.lastReceivedNS = now
+}
+
+// one counts a message of any run, in any order.
+func (r *Receiver) one(v []byte, now int64) {
+	t := r.turn(v)
+	id := t.id
 	if t.done {
 		r.others++ // behind the number that is wanted
 		return
@@ -240,10 +310,10 @@ func (r *Receiver) one(v []byte, now int64) {
 	t.lastReceivedNS = now
 	if id != 0 {
 		t.arrived(sent, now, 1)
-		t.fromStart = t.fromStart || seq == 0
 	}
 	if first {
 		t.firstSentNS, t.firstReceivedNS = sent, now
+		t.fromStart = t.id != 0 && seq == 0
 	}
 	r.settle(t)
 }
@@ -278,6 +348,10 @@ func (r *Receiver) explainGap(t *run, seq uint64) {
 
 // settle tells when a run is complete.
 func (r *Receiver) settle(t *run) {
+	if r.m.group != "" {
+		r.m.count(t)
+		return
+	}
 	if !t.done && t.received+t.gap >= r.want {
 		t.done = true
 		r.m.finish(r.partition, t.id)
@@ -302,6 +376,9 @@ func (r *Receiver) find(id RunID) *run {
 		}
 	}
 	t := &run{id: id, want: uint64(r.want)}
+	if r.m.group != "" {
+		t.want = math.MaxUint64 // -m bounds what comes from all partitions together
+	}
 	if id != 0 {
 		t.latency = hdrhistogram.New(1, maxLatencyNS, 3)
 	}

@@ -38,7 +38,7 @@ type feed struct {
 func newFeed(want int64, begin codec.Offset, droppedUnread int64) *feed {
 	f := &feed{next: begin, now: 1_000_000}
 	f.m = NewMeasurement("test", want, func() { f.over = true }, nil)
-	f.r = f.m.Receiver(0, begin, droppedUnread)
+	f.r = f.m.Receiver(0, begin, begin, droppedUnread)
 	return f
 }
 
@@ -67,6 +67,9 @@ func (f *feed) dropped(n int64) {
 	f.gap = &codec.Gap{From: f.next, Next: f.next + codec.Offset(n), Reason: codec.GapDropped}
 	f.next = f.gap.Next
 }
+
+// others makes the next n records go to other members of the group.
+func (f *feed) others(n int64) { f.next += codec.Offset(n) }
 
 // run is messages [from, next) of a run, in batches of 7.
 func (f *feed) run(t *testing.T, random, from, next uint64) {
@@ -226,6 +229,118 @@ func TestReceiver(t *testing.T) {
 	}
 }
 
+// TestReceiverShared: a member of a group.
+func TestReceiverShared(t *testing.T) {
+	a, b := runOf(runA).String(), runOf(runB).String()
+	for _, tc := range []struct {
+		name    string
+		want    int64
+		start   codec.Offset // first kept, when it joined
+		begin   codec.Offset
+		dropped int64 // unread, before start
+		deliver func(*testing.T, *feed)
+		figures figures
+		again   int64
+	}{
+		{name: "a share", want: 20, deliver: func(t *testing.T, f *feed) {
+			f.run(t, runA, 0, 7)
+			f.others(7)
+			f.run(t, runA, 14, 21)
+			f.others(70)
+			f.run(t, runA, 91, 96)
+			if f.over {
+				t.Error("over with one message missing")
+			}
+			f.run(t, runA, 100, 103)
+		}, figures: figures{Run: a, Received: 22, Over: true}},
+		{name: "wrong order", want: 10, deliver: func(t *testing.T, f *feed) {
+			f.run(t, runA, 3, 6)
+			f.run(t, runA, 1, 3)
+			f.run(t, runA, 5, 9)
+		}, figures: figures{Run: a, Received: 9, OutOfOrder: 3, Fault: "3 out of order"}},
+		{name: "left behind by another", want: 100, deliver: func(t *testing.T, f *feed) {
+			f.others(7)
+			f.run(t, runA, 7, 14)
+			f.next = 0
+			f.run(t, runA, 0, 7)
+			f.next = 14
+			f.run(t, runA, 14, 15)
+		}, figures: figures{Run: a, Received: 15}, again: 7},
+		{name: "a gap that is told", want: 30, deliver: func(t *testing.T, f *feed) {
+			f.run(t, runA, 0, 7)
+			f.dropped(20)
+			f.run(t, runA, 27, 30)
+		}, figures: figures{Run: a, Received: 10, Gap: 20, Over: true, Fault: "20 dropped before anybody read them"}},
+		{name: "dropped before anybody joined", want: 100, start: 60, begin: 60, dropped: 60, deliver: func(t *testing.T, f *feed) {
+			f.run(t, runA, 60, 100)
+		}, figures: figures{Run: a, Received: 40, Gap: 60, Over: true, Fault: "60 dropped before anybody read them"}},
+		{name: "dropped long before this run", want: 40, start: 60, begin: 60, dropped: 60, deliver: func(t *testing.T, f *feed) {
+			f.run(t, runA, 0, 40)
+		}, figures: figures{Run: a, Received: 40, Over: true}},
+		{name: "joined in the middle, others had the rest", want: 1000, start: 60, begin: 160, dropped: 60, deliver: func(t *testing.T, f *feed) {
+			f.run(t, runA, 100, 140)
+		}, figures: figures{Run: a, Received: 40}},
+		{name: "what lies before the first delivery went to others", want: 1000, start: 60, begin: 60, dropped: 60, deliver: func(t *testing.T, f *feed) {
+			f.others(40)
+			f.run(t, runA, 100, 140)
+		}, figures: figures{Run: a, Received: 40}},
+		{name: "other runs", want: 10, deliver: func(t *testing.T, f *feed) {
+			f.run(t, runA, 0, 9)
+			f.run(t, runB, 0, 10)
+		}, figures: figures{Run: b, Received: 10, Ignored: 9, Over: true}},
+		{name: "too small to verify", want: 3, deliver: func(t *testing.T, f *feed) {
+			f.batch(t, []byte("abc"), []byte("abc"))
+			f.others(2)
+			f.batch(t, nil, []byte("abc"))
+		}, figures: figures{Received: 4, Over: true}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := &feed{next: tc.begin, now: 1_000_000}
+			f.m = NewMeasurement("test", tc.want, func() { f.over = true }, nil)
+			f.m.Share("workers")
+			f.r = f.m.Receiver(0, tc.start, tc.begin, tc.dropped)
+			tc.deliver(t, f)
+			got := f.figures()
+			p := f.m.Report().Partitions[0]
+			if p.OutOfOrder != nil {
+				got.OutOfOrder = *p.OutOfOrder
+			}
+			if d := cmp.Diff(tc.figures, got); d != "" || p.Lost != nil || p.Duplicate != nil || p.Again != tc.again {
+				t.Errorf("figures (-want +got):\n%s\nlost %v, duplicate %v, again %d", d, p.Lost, p.Duplicate, p.Again)
+			}
+		})
+	}
+}
+
+// TestSharedTotal: what is wanted of each partition may come from any of them.
+func TestSharedTotal(t *testing.T) {
+	f0, f1 := &feed{now: 1000}, &feed{now: 1000}
+	over := 0
+	m := NewMeasurement("test", 10, func() { over++ }, nil)
+	m.Share("workers")
+	f0.r, f1.r = m.Receiver(0, 0, 0, 0), m.Receiver(1, 0, 0, 0)
+	f0.run(t, runA, 0, 19)
+	f1.run(t, runB, 0, 1)
+	if over != 0 {
+		t.Fatal("over with 19 of 20, and one of another run")
+	}
+	f1.run(t, runA, 0, 1)
+	f1.run(t, runA, 1, 2)
+	rep := m.Report()
+	if over != 1 || rep.Total.Received != 21 || rep.Fault(true) != "" || rep.Ignored != 1 {
+		t.Errorf("over %d times, received %d, ignored %d, fault %q", over, rep.Total.Received, rep.Ignored, rep.Fault(true))
+	}
+	if m.shared[runOf(runA)] != 21 {
+		t.Errorf("counted %d", m.shared[runOf(runA)])
+	}
+	for i := uint64(100); i < 200; i++ {
+		f0.run(t, i, 0, 1)
+	}
+	if len(m.shared) > 2*maxRuns || m.shared[runOf(runA)] != 21 {
+		t.Errorf("%d runs are kept, of the one that matters %d messages", len(m.shared), m.shared[runOf(runA)])
+	}
+}
+
 // TestReceiverManyRuns: a topic that many runs went through costs a bounded number of counters, and the one that matters is
 // counted all the same.
 func TestReceiverManyRuns(t *testing.T) {
@@ -268,7 +383,7 @@ func TestReceiverPartitions(t *testing.T) {
 	over := 0
 	m := NewMeasurement("test", 10, func() { over++ }, nil)
 	f0, f1 := &feed{m: m, now: 1}, &feed{m: m, now: 1}
-	f0.r, f1.r = m.Receiver(0, 0, 0), m.Receiver(1, 0, 0)
+	f0.r, f1.r = m.Receiver(0, 0, 0, 0), m.Receiver(1, 0, 0, 0)
 	f0.run(t, runA, 0, 10)
 	f1.run(t, runB, 0, 10)
 	if m.Over() {

@@ -107,3 +107,24 @@ func TestConsumerReport(t *testing.T) {
 	late.m.Report().Text(&text, time.UTC)
 	golden(t, "consumer-late.txt", text.Bytes())
 }
+
+func TestSharedReport(t *testing.T) {
+	f := &feed{now: fixed.UnixNano()}
+	f.m = NewMeasurement("test", 20, func() {}, nil)
+	f.m.Share("workers")
+	f.m.started = fixed.Add(-time.Second)
+	f.r = f.m.Receiver(0, 0, 0, 0)
+	f.others(7)
+	f.run(t, runA, 7, 14)
+	f.now += second
+	f.next = 0
+	f.run(t, runA, 0, 7)
+	f.next = 14
+	f.dropped(3)
+	f.run(t, runA, 17, 20)
+	var text bytes.Buffer
+	rep := f.m.Report()
+	rep.Text(&text, time.UTC)
+	golden(t, "consumer-shared.txt", text.Bytes())
+	golden(t, "consumer-shared.json", indented(t, rep))
+}

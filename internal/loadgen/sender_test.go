@@ -69,7 +69,7 @@ func newTaken(t *testing.T, total int64, size int) (*Sender, *taken) {
 }
 
 func TestSender(t *testing.T) {
-	for _, size := range []int{1, HeaderBytes - 1, HeaderBytes, 100, 5000} {
+	for _, size := range []int{0, 1, HeaderBytes - 1, HeaderBytes, 100, 5000} {
 		before := time.Now().UnixNano()
 		s, p := newTaken(t, 1000, size)
 		if err := s.Run(t.Context(), p); err != nil {

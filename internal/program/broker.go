@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -30,11 +31,17 @@ func Broker(args []string) int {
 		Long: `Runs a LightQ broker until it is interrupted (SIGINT, SIGTERM), then drains and exits with 0. Without flags it serves
 both loopbacks, 127.0.0.1 and ::1, on port 5500, keeps topics in memory, and needs no credentials.
 
+With an admin password, create_topic of the JSON admin protocol has to bring it and the admin user. It guards nothing else in
+this version: the native protocol, which the other programs speak, has no login yet. It comes from LIGHTQ_ADMIN_PASSWORD or
+--admin-password-file; one on the command line can be seen by every user of the machine.
+
 On standard output: one line that begins with "ready" once clients can connect, and the next commands to type. The log goes to
 standard error.`,
 		Example: `  lightq-broker
   lightq-broker -b 5600 -l debug
   lightq-broker -b 0                     # a free port; the ready line tells which
+  lightq-broker -t ipc --bind /run/lightq.sock
+  lightq-broker --admin-password-file /etc/lightq/admin
   lightq-broker --profile cpu --profile-dir /tmp/profiles
   lightq-broker healthcheck -b 5600`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve() },
@@ -55,36 +62,121 @@ standard error.`,
 
 type brokerFlags struct {
 	fs      *pflag.FlagSet
-	bind    string
-	port    int64
+	door    door
+	admin   admin
 	dataDir string
 	loops   int64
 	level   slog.Level
 	profile cli.Profile
-	unused  string
 }
 
 func (f *brokerFlags) add(fs *pflag.FlagSet) {
 	f.fs = fs
-	addBind(fs, &f.bind, &f.port, 0)
-	cli.Choose(fs, &f.unused, "transport", "t", "tcp", cli.Choice{Names: []string{"tcp", "ipc", "inproc"}, Reason: map[string]*cli.Error{
-		"ipc":    cli.NotYet("-t ipc (a unix socket) is not in this version: tcp is"),
-		"inproc": {Exit: cli.ExitUsage, Text: "-t inproc connects inside one process, and this process has no clients", Fix: "use tcp, or embed the broker in your program"},
-	}}, "KIND", "transport: tcp, ipc or inproc")
+	f.door.add(fs, 0)
 	cli.Text(fs, &f.dataDir, "data-dir", "", "", "DIR", "where files go; nothing is written yet")
 	cli.Off(fs, "admin-listen", "address of the admin interface")
 	cli.Off(fs, "kafka-listen", "address for Kafka clients")
 	cli.Later(fs, "config", "", "FILE", "configuration file")
-	cli.Later(fs, "admin-user", "u", "NAME", "user who may create topics")
-	cli.Later(fs, "admin-password", "p", "TEXT", "password of the admin user")
+	f.admin.add(fs)
 	cli.Int(fs, &f.loops, "loops", "", int64(loop.DefaultLoops()), 1, 256, "event loops")
 	cli.LogLevel(fs, &f.level)
 	f.profile.Flags(fs)
 }
 
-func addBind(fs *pflag.FlagSet, bind *string, port *int64, lowest int64) {
-	cli.Text(fs, bind, "bind", "i", "127.0.0.1", "IP", "address to listen on; unset: both loopbacks")
-	cli.Int(fs, port, "port", "b", cli.DefaultPort, lowest, 65535, "port; 0: a free one")
+// A door is where a broker listens.
+type door struct {
+	fs        *pflag.FlagSet
+	bind      string
+	port      int64
+	transport string
+}
+
+func (d *door) add(fs *pflag.FlagSet, lowestPort int64) {
+	d.fs = fs
+	cli.Text(fs, &d.bind, "bind", "i", "127.0.0.1", "ADDR", "address to listen on; unset: both loopbacks. With -t ipc the path of the socket")
+	cli.Int(fs, &d.port, "port", "b", cli.DefaultPort, lowestPort, 65535, "port; 0: a free one")
+	cli.Choose(fs, &d.transport, "transport", "t", "tcp", cli.Choice{Names: []string{"tcp", "ipc", "inproc"}, Reason: map[string]*cli.Error{
+		"inproc": {Exit: cli.ExitUsage, Text: "-t inproc connects inside one process, and this process has no clients", Fix: "use tcp, or embed the broker in your program"},
+	}}, "KIND", "transport: tcp, ipc (a unix socket) or inproc")
+}
+
+// ipc reports whether the door is a unix socket, and returns its address, of an absolute path.
+func (d *door) ipc() (addr string, ok bool, err error) {
+	path, named := strings.CutPrefix(d.bind, unixScheme)
+	if d.transport != "ipc" {
+		if named || filepath.IsAbs(d.bind) {
+			return "", false, &cli.Error{
+				Exit: cli.ExitUsage, Text: fmt.Sprintf("-i, --bind %q is the path of a socket, and the transport is tcp", d.bind), Fix: "add -t ipc",
+			}
+		}
+		return "", false, nil
+	}
+	const example = "lightq-broker -t ipc --bind /run/lightq.sock"
+	switch {
+	case !cli.Given(d.fs, "bind"):
+		return "", false, &cli.Error{Exit: cli.ExitUsage, Text: "-t ipc needs the path of its socket", Fix: example}
+	case cli.Given(d.fs, "port"):
+		return "", false, &cli.Error{Exit: cli.ExitUsage, Text: "-b is a port, and -t ipc has none", Fix: example}
+	case path == "" || net.ParseIP(path) != nil:
+		return "", false, &cli.Error{Exit: cli.ExitUsage, Text: fmt.Sprintf("-i, --bind %q is not the path of a socket", d.bind), Fix: example}
+	}
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return "", false, cli.Failf(cli.ExitFailure, "-i, --bind %q: %v", d.bind, err)
+	}
+	// The system keeps the path, and a zero behind it, in the socket's address.
+	if longest := len(syscall.RawSockaddrUnix{}.Path) - 1; len(path) > longest {
+		return "", false, cli.Usagef("-i, --bind: %s has %d bytes, and the path of a socket may have %d", path, len(path), longest)
+	}
+	return unixScheme + path, true, nil
+}
+
+const unixScheme = "unix://"
+
+// An admin is the user whom create_topic of the JSON admin protocol needs. Zero: none.
+type admin struct {
+	fs       *pflag.FlagSet
+	user     string
+	password string
+	file     string
+}
+
+const adminPasswordVariable = "LIGHTQ_ADMIN_PASSWORD"
+
+func (a *admin) add(fs *pflag.FlagSet) {
+	a.fs = fs
+	cli.Text(fs, &a.user, "admin-user", "u", "lightq_admin", "NAME", "user who may create topics by the JSON protocol, where there is a password")
+	cli.Secret(fs, &a.password, "admin-password", "p", "password of the admin user; "+adminPasswordVariable+" and --admin-password-file do not show it to others")
+	cli.Text(fs, &a.file, "admin-password-file", "", "", "FILE", "file that holds the password of the admin user")
+}
+
+// load finds the password: the command line goes before the environment.
+func (a *admin) load() error {
+	onLine, inFile := cli.Given(a.fs, "admin-password"), cli.Given(a.fs, "admin-password-file")
+	switch {
+	case onLine && inFile:
+		return cli.Usagef("-p, --admin-password and --admin-password-file both give the password: use one of them")
+	case onLine:
+		fmt.Fprintf(os.Stderr, "warning: every user of this machine can see the password on the command line: %s and --admin-password-file hide it\n",
+			adminPasswordVariable)
+	case inFile:
+		b, err := os.ReadFile(a.file)
+		if err != nil {
+			return cli.Usagef("--admin-password-file: %v", err)
+		}
+		if a.password = strings.TrimRight(string(b), "\r\n"); a.password == "" {
+			return cli.Usagef("--admin-password-file: %s holds no password", a.file)
+		}
+	default:
+		a.password = os.Getenv(adminPasswordVariable)
+	}
+	if a.password == "" && cli.Given(a.fs, "admin-user") {
+		return &cli.Error{
+			Exit: cli.ExitUsage, Text: "-u, --admin-user without a password guards nothing",
+			Fix: "set " + adminPasswordVariable + ", or give --admin-password-file",
+		}
+	}
+	return nil
 }
 
 // processorsBesideLoops is how many processors the runtime gets beside one for each event loop. A loop holds its processor
@@ -92,18 +184,32 @@ func addBind(fs *pflag.FlagSet, bind *string, port *int64, lowest int64) {
 const processorsBesideLoops = 2
 
 func (f *brokerFlags) serve() error {
-	if err := checkBind(f.bind); err != nil {
+	socket, ipc, err := f.door.ipc()
+	if err != nil {
+		return err
+	}
+	if !ipc {
+		if err := checkBind(f.door.bind); err != nil {
+			return err
+		}
+	}
+	if err := f.admin.load(); err != nil {
 		return err
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(int(f.loops) + processorsBesideLoops)
 	}
 	logger := cli.NewLogger(os.Stderr, f.level)
-	b, err := loop.NewBroker(loop.Config{
-		Bind: f.bind, Port: int(f.port), BothLoopbacks: !cli.Given(f.fs, "bind"), Loops: int(f.loops), Logger: logger,
-	})
+	cfg := loop.Config{Bind: socket, Loops: int(f.loops), Logger: logger}
+	if !ipc {
+		cfg.Bind, cfg.Port, cfg.BothLoopbacks = f.door.bind, int(f.door.port), !cli.Given(f.fs, "bind")
+	}
+	if f.admin.password != "" {
+		cfg.AdminUser, cfg.AdminPassword = f.admin.user, f.admin.password
+	}
+	b, err := loop.NewBroker(cfg)
 	if err != nil {
-		return explainBind(err, f.bind, f.port)
+		return f.door.explain(err, socket)
 	}
 	// From here on a signal means: drain.
 	ctx, stop := cli.Interruptible(context.Background())
@@ -118,7 +224,7 @@ func (f *brokerFlags) serve() error {
 	if f.dataDir != "" {
 		fmt.Fprintf(os.Stderr, "--data-dir %s: nothing is written yet, topics are kept in memory\n", f.dataDir)
 	}
-	fmt.Print(readyText(b.Addrs()))
+	fmt.Print(readyText(b.Addrs(), cfg.AdminPassword != ""))
 	if err := b.Serve(ctx); err != nil {
 		return cli.Failf(cli.ExitFailure, "serve: %v", err)
 	}
@@ -126,13 +232,20 @@ func (f *brokerFlags) serve() error {
 }
 
 // readyText is the ready line and the next two commands to type.
-func readyText(addrs []net.Addr) string {
-	native := "tcp://" + addrs[0].String()
+func readyText(addrs []net.Addr, admin bool) string {
+	native, reach := "tcp://"+addrs[0].String(), "loopback only"
+	if addrs[0].Network() == "unix" {
+		native, reach = unixScheme+addrs[0].String(), "this machine only"
+	}
 	line := "ready native=" + native
 	for _, also := range addrs[1:] {
 		line += " also=" + also.String()
 	}
-	line += " admin=off kafka=off data=memory auth=none (loopback only)\n"
+	auth := "none"
+	if admin {
+		auth = "json-create-topic"
+	}
+	line += " admin=off kafka=off data=memory auth=" + auth + " (" + reach + ")\n"
 	server := cli.ServerFlag(native)
 	return line +
 		"# create a topic:       lightq-topic -t orders -n 1" + server + "\n" +
@@ -162,9 +275,20 @@ func checkBind(bind string) error {
 	return nil
 }
 
-func explainBind(err error, bind string, port int64) error {
+// explain says why the broker cannot listen. socket is the address of a unix socket, empty where the door is a port.
+func (d *door) explain(err error, socket string) error {
 	e := &cli.Error{Exit: cli.ExitFailure, Text: err.Error(), Err: err}
-	addr := "tcp://" + net.JoinHostPort(bind, strconv.FormatInt(port, 10))
+	if socket != "" {
+		e.Fix = "choose another path with --bind"
+		switch {
+		case errors.Is(err, syscall.EACCES):
+			e.Exit = cli.ExitNotAllowed
+		case errors.Is(err, syscall.ENOENT):
+			e.Fix = "make the directory first"
+		}
+		return e
+	}
+	addr := "tcp://" + net.JoinHostPort(d.bind, strconv.FormatInt(d.port, 10))
 	switch {
 	case errors.Is(err, loop.ErrExposed):
 		e.Exit = cli.ExitNotAllowed
@@ -183,17 +307,23 @@ func explainBind(err error, bind string, port int64) error {
 }
 
 func healthcheckCommand() *cobra.Command {
-	var bind string
-	var port int64
+	var d door
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "healthcheck", Short: "say hello to a running broker: exit 0 if it answers, 3 if not",
-		Example: "  lightq-broker healthcheck\n  lightq-broker healthcheck -b 5600 --timeout 1s",
+		Example: "  lightq-broker healthcheck\n  lightq-broker healthcheck -b 5600 --timeout 1s\n  lightq-broker healthcheck -t ipc --bind /run/lightq.sock",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if bind == "*" {
-				bind = "127.0.0.1"
+			server, ipc, err := d.ipc()
+			if err != nil {
+				return err
 			}
-			server := "tcp://" + net.JoinHostPort(bind, strconv.FormatInt(port, 10))
+			if !ipc {
+				host := d.bind
+				if host == "*" {
+					host = "127.0.0.1"
+				}
+				server = "tcp://" + net.JoinHostPort(host, strconv.FormatInt(d.port, 10))
+			}
 			ctx, cancel := context.WithTimeout(context.Background(), timeout)
 			defer cancel()
 			c, err := client.Dial(ctx, server, client.WithName(clientName("lightq-broker healthcheck")))
@@ -205,7 +335,7 @@ func healthcheckCommand() *cobra.Command {
 			return nil
 		},
 	}
-	addBind(cmd.Flags(), &bind, &port, 1)
+	d.add(cmd.Flags(), 1)
 	cli.Duration(cmd.Flags(), &timeout, "timeout", 2*time.Second, "give up after this long")
 	return cmd
 }

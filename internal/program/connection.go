@@ -9,34 +9,44 @@ import (
 	"github.com/lightio/lightq/client"
 	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/internal/cli"
+	"github.com/lightio/lightq/topic"
 	"github.com/spf13/pflag"
 )
 
 // clientFlags are those that every client program has.
 type clientFlags struct {
 	program string
-	topic   string
+	topic   string // empty: the command is about none
 	server  string
 	output  string
 	level   slog.Level
 }
 
 func (f *clientFlags) add(fs *pflag.FlagSet, program string) {
-	f.program = program
 	cli.Text(fs, &f.topic, "topic", "t", "test", "NAME", "the topic")
+	f.addServer(fs, program)
+}
+
+func (f *clientFlags) addServer(fs *pflag.FlagSet, program string) {
+	f.program = program
 	cli.Server(fs, &f.server)
 }
 
-// addLast adds the flags that stand last in the help.
-func (f *clientFlags) addLast(fs *pflag.FlagSet) {
-	cli.Output(fs, &f.output)
+// addLast adds the flags that stand last in the help. plain says what the plain form of output is, empty: there is none.
+func (f *clientFlags) addLast(fs *pflag.FlagSet, plain string) {
+	cli.Output(fs, &f.output, plain)
 	cli.Later(fs, "user", "u", "NAME", "user of the topic")
 	cli.Later(fs, "password", "p", "TEXT", "password of the topic's user")
 	cli.LogLevel(fs, &f.level)
 }
 
-// connect dials the broker.
+// connect checks the topic's name, so that nothing is done with a wrong one, and dials the broker.
 func (f *clientFlags) connect(ctx context.Context) (*client.Client, error) {
+	if f.topic != "" {
+		if err := topic.CheckName(f.topic); err != nil {
+			return nil, f.explain(err)
+		}
+	}
 	c, err := client.Dial(ctx, f.server,
 		client.WithName(clientName(f.program)), client.WithLogger(cli.NewLogger(os.Stderr, f.level)))
 	if err != nil {
@@ -46,6 +56,24 @@ func (f *clientFlags) connect(ctx context.Context) (*client.Client, error) {
 		return nil, f.explain(err)
 	}
 	return c, nil
+}
+
+// withClient runs a command that asks the broker something, until it is through or interrupted, and explains its error.
+func (f *clientFlags) withClient(run func(context.Context, *client.Client) error) error {
+	ctx, stop := cli.Interruptible(context.Background())
+	defer stop()
+	c, err := f.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer hangUp(c)
+	if err := run(ctx, c); err != nil {
+		if ctx.Err() != nil {
+			return cli.ErrInterrupted
+		}
+		return f.explain(err)
+	}
+	return nil
 }
 
 // hangUp closes a client. Nothing that it could say matters by then: producers, whose close waits for confirms, are closed
@@ -97,4 +125,5 @@ func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), lastWords)
 }
 
-func storageIsMemory(s codec.Storage) bool { return s == codec.StorageQueue }
+// inMemory reports whether a topic's records are nowhere but in the broker's rings.
+func inMemory(s codec.Storage) bool { return s == codec.StorageQueue || s == codec.StorageDirect }

@@ -2,16 +2,19 @@ package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/lightio/lightq/client"
 	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/internal/cli"
 	"github.com/lightio/lightq/internal/loadgen"
+	"github.com/lightio/lightq/topic"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -26,11 +29,16 @@ func Consumer(args []string) int {
 every sequence number and reports rates and latencies. It exits with 6 if anything was lost, duplicated, out of order or
 dropped unread. With --print it writes each record's value and a newline to standard output, and all else to standard error.
 
-It gets every record and takes none away from others, and starts at the earliest one kept.`,
+Without a group it gets every record and takes none away from others, and starts at the earliest one kept. With -g the members
+of a group share the records: each gets some. Measuring, a member counts what comes to it and checks its order; what others of
+the group get is no loss. It ends with the batch that brings it to -m messages of each partition, taken together, or when
+interrupted. With -e a member ends when nothing has come for a second. What was on its way to a member that ends before it has
+printed or counted it is lost for the group: this version has no acknowledgements.`,
 		Example: `  lightq-consumer -m 10000000 -n 1
   lightq-consumer -t orders --print -e             # what is there now
   lightq-consumer -t orders --print -o latest      # what comes from now on
-  lightq-consumer -t orders --print -m 10`,
+  lightq-consumer -t orders --print -m 10
+  lightq-consumer -t orders --print -g workers     # a share, with the others of the group`,
 	}
 	consumeOn(root, "")
 	consume := &cobra.Command{
@@ -57,6 +65,7 @@ type consumerFlags struct {
 	from       string
 	atEnd      bool
 	print      bool
+	group      string
 	profile    cli.Profile
 }
 
@@ -71,10 +80,10 @@ func consumeOn(cmd *cobra.Command, verb string) {
 	cli.Bool(f.fs, &f.print, "print", "", "print each record's value and a newline on standard output")
 	cli.Later(f.fs, "json", "", "", "print each record as a JSON object")
 	cli.Later(f.fs, "format", "", "TEXT", "print each record in a form of your own")
-	cli.Later(f.fs, "group", "g", "NAME", "share the records with the others of a group")
+	cli.Text(f.fs, &f.group, "group", "g", "", "NAME", "share the records with the others of this group")
 	cli.Later(f.fs, "name", "", "NAME", "go on where the subscription of this name was")
 	cli.Later(f.fs, "ack", "", "KIND", "who acknowledges records: auto, manual or none")
-	f.addLast(f.fs)
+	f.addLast(f.fs, "")
 	f.profile.Flags(f.fs)
 	cmd.RunE = func(*cobra.Command, []string) error { return f.run() }
 }
@@ -90,6 +99,11 @@ func (f *consumerFlags) run() error {
 		return cli.Usagef("--print prints records, and the verb bench measures: use one of them")
 	case reader && f.output == "json":
 		return cli.Usagef("--output json is the form of the measuring receiver's report: with --print standard output is for the records")
+	}
+	if f.group != "" {
+		if err := topic.CheckGroupName(f.group); err != nil {
+			return &cli.Error{Exit: cli.ExitUsage, Text: "-g, --group is refused: " + err.Error(), Err: err}
+		}
 	}
 	ctx, stop := cli.Interruptible(context.Background())
 	defer stop()
@@ -143,7 +157,20 @@ func isTime(s string) bool {
 
 // attached says on standard error that everything published from now on will be received. Scripts wait for this line.
 func (f *consumerFlags) attached(partitions int) {
-	fmt.Fprintf(os.Stderr, "attached %s: %s, from %s\n", f.topic, cli.Plural(int64(partitions), "partition"), f.from)
+	where := ", from " + f.from
+	if f.group != "" {
+		where = ", in group " + f.group + " (a new group starts at " + f.from + ")"
+	}
+	fmt.Fprintf(os.Stderr, "attached %s: %s%s\n", f.topic, cli.Plural(int64(partitions), "partition"), where)
+}
+
+// options are those of every client.Consumer that the program makes.
+func (f *consumerFlags) options(start client.Start, more ...client.ConsumerOption) []client.ConsumerOption {
+	options := append(more, client.From(start))
+	if f.group != "" {
+		options = append(options, client.Group(f.group))
+	}
+	return options
 }
 
 // measure receives and prints the report.
@@ -155,10 +182,13 @@ func (f *consumerFlags) measure(ctx context.Context, c *client.Client, start cli
 			fmt.Fprintf(os.Stderr, "run %v in partition %d began %s before what is kept, read by others: "+
 				"it cannot be complete here, waiting for a whole run\n", id, partition, cli.Plural(n, "message"))
 		})
+	if f.group != "" {
+		m.Share(f.group)
+	}
 	consumers := make([]*client.Consumer, partitions)
 	for i := range consumers {
 		var err error
-		if consumers[i], err = c.Consumer(ctx, f.topic, client.Partitions(i), client.From(start)); err != nil {
+		if consumers[i], err = c.Consumer(ctx, f.topic, f.options(start, client.Partitions(i))...); err != nil {
 			if ctx.Err() != nil {
 				return cli.ErrInterrupted
 			}
@@ -172,7 +202,8 @@ func (f *consumerFlags) measure(ctx context.Context, c *client.Client, start cli
 	}
 	receivers := make([]*loadgen.Receiver, partitions)
 	for i, co := range consumers {
-		receivers[i] = m.Receiver(i, co.Positions()[0].Begin, int64(d.Partitions[i].DroppedUnread))
+		pos := co.Positions()[0]
+		receivers[i] = m.Receiver(i, pos.Start, pos.Begin, int64(d.Partitions[i].DroppedUnread))
 	}
 	f.attached(partitions)
 
@@ -216,7 +247,14 @@ func (f *consumerFlags) measure(ctx context.Context, c *client.Client, start cli
 func (f *consumerFlags) receive(ctx context.Context, r *loadgen.Receiver, co *client.Consumer) error {
 	defer func() { _ = co.Close() }() // nothing was sent that could be lost
 	stop := func(client.Batch) bool { return false }
-	if f.atEnd {
+	switch {
+	case !f.atEnd:
+	case f.group != "":
+		idle := newIdleEnd(ctx)
+		defer idle.stop()
+		err := r.Run(co.Batches(idle.ctx), func(client.Batch) bool { idle.moved(); return false })
+		return idle.through(err)
+	default:
 		if p := co.Positions()[0]; p.Next >= p.High {
 			return nil
 		}
@@ -224,3 +262,59 @@ func (f *consumerFlags) receive(ctx context.Context, r *loadgen.Receiver, co *cl
 	}
 	return r.Run(co.Batches(ctx), stop)
 }
+
+// idleTicks times idleTick is how long a member of a group waits, with -e, for another batch: nobody tells a member that the
+// last one went to another, and one that is there and has a member with credit is given out within milliseconds. Ticks are
+// counted, not time, so that a process that gets no processor for a while does not take that for silence.
+const (
+	idleTick  = 100 * time.Millisecond
+	idleTicks = 10
+)
+
+var errIdle = errors.New("nothing has come for a while")
+
+// An idleEnd ends a context when nothing has come for a while.
+type idleEnd struct {
+	ctx   context.Context
+	end   context.CancelCauseFunc
+	moves atomic.Int64
+}
+
+func newIdleEnd(ctx context.Context) *idleEnd {
+	i := &idleEnd{}
+	i.ctx, i.end = context.WithCancelCause(ctx)
+	go i.run()
+	return i
+}
+
+// run ends with the context.
+func (i *idleEnd) run() {
+	tick := time.NewTicker(idleTick)
+	defer tick.Stop()
+	last, quiet := int64(0), 0
+	for quiet < idleTicks {
+		select {
+		case <-tick.C:
+		case <-i.ctx.Done():
+			return
+		}
+		quiet++
+		if n := i.moves.Load(); n != last {
+			last, quiet = n, 0
+		}
+	}
+	i.end(errIdle)
+}
+
+// moved notes that something has come.
+func (i *idleEnd) moved() { i.moves.Add(1) }
+
+// through is err, or nil where err is the end of the wait.
+func (i *idleEnd) through(err error) error {
+	if err != nil && errors.Is(context.Cause(i.ctx), errIdle) {
+		return nil
+	}
+	return err
+}
+
+func (i *idleEnd) stop() { i.end(nil) }

@@ -34,9 +34,11 @@ type printer struct {
 	topic string
 	out   *bufio.Writer
 	left  map[int]int64        // records to print of each partition; no entry: all
-	begin map[int]codec.Offset // where each partition's subscription starts: a batch may begin before that
+	begin map[int]codec.Offset // where each partition's subscription starts: a batch may begin before that. None in a group
 	ahead map[int]bool         // partitions whose end, or limit, was not reached yet
 	atEnd bool                 // stop at the end
+	idle  *idleEnd             // in place of atEnd for a member of a group
+	share bool                 // of a group: nobody tells it that what came last went to others
 
 	records, bytes int64
 }
@@ -44,7 +46,7 @@ type printer struct {
 // read prints records until its limits, the end, an interrupt, or the end of whoever reads the output.
 func (f *consumerFlags) read(ctx context.Context, c *client.Client, start client.Start) error {
 	signal.Ignore(syscall.SIGPIPE) // a write then says EPIPE
-	co, err := c.Consumer(ctx, f.topic, client.From(start))
+	co, err := c.Consumer(ctx, f.topic, f.options(start)...)
 	if err != nil {
 		if ctx.Err() != nil {
 			return cli.ErrInterrupted
@@ -52,13 +54,15 @@ func (f *consumerFlags) read(ctx context.Context, c *client.Client, start client
 		return f.explain(err)
 	}
 	p := &printer{
-		topic: f.topic, out: bufio.NewWriterSize(os.Stdout, printBufferBytes), atEnd: f.atEnd,
+		topic: f.topic, out: bufio.NewWriterSize(os.Stdout, printBufferBytes), atEnd: f.atEnd, share: f.group != "",
 		left: map[int]int64{}, begin: map[int]codec.Offset{}, ahead: map[int]bool{},
 	}
 	for _, pos := range co.Positions() {
-		p.begin[pos.Partition] = pos.Begin
-		if f.atEnd && pos.Next >= pos.High {
-			continue
+		if f.group == "" {
+			p.begin[pos.Partition] = pos.Begin
+			if f.atEnd && pos.Next >= pos.High {
+				continue
+			}
 		}
 		p.ahead[pos.Partition] = true
 		if cli.Given(f.fs, "messages") {
@@ -69,7 +73,13 @@ func (f *consumerFlags) read(ctx context.Context, c *client.Client, start client
 	reading, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	cli.WhenReaderGone(os.Stdout, func() { end(errNobodyReads) })
-	err = p.print(reading, co)
+	if f.group != "" && f.atEnd {
+		p.atEnd, p.idle = false, newIdleEnd(reading)
+		defer p.idle.stop()
+		err = p.idle.through(p.print(p.idle.ctx, co))
+	} else {
+		err = p.print(reading, co)
+	}
 	if ferr := p.out.Flush(); ferr != nil && err == nil {
 		err = outputError(ferr)
 	}
@@ -93,6 +103,9 @@ func (p *printer) print(ctx context.Context, co *client.Consumer) error {
 		if err != nil {
 			return err
 		}
+		if p.idle != nil {
+			p.idle.moved()
+		}
 		if b.Gap != nil {
 			fmt.Fprintf(os.Stderr, "gap in %s: %v\n", p.topic, &client.GapError{Partition: b.Partition, Gap: *b.Gap})
 		}
@@ -109,7 +122,7 @@ func (p *printer) print(ctx context.Context, co *client.Consumer) error {
 		if len(p.ahead) == 0 {
 			return nil
 		}
-		if caughtUp { // nothing more waits in this partition: let it be seen
+		if caughtUp || p.share { // nothing more waits in this partition, perhaps: let it be seen
 			if err := p.out.Flush(); err != nil {
 				return outputError(err)
 			}
@@ -120,12 +133,12 @@ func (p *printer) print(ctx context.Context, co *client.Consumer) error {
 
 // batch prints a batch's records, as far as the partition's limit goes.
 func (p *printer) batch(b client.Batch) error {
-	if c := b.Compression(); c != codec.CompressionNone {
-		return cli.NotYet("the batch at offset %d of partition %d is compressed with codec %d, which this version cannot open", b.BaseOffset(), b.Partition, c)
-	}
 	begin := p.begin[b.Partition]
 	left, limited := p.left[b.Partition]
-	rs := b.Records()
+	rs, err := b.Open()
+	if err != nil {
+		return err
+	}
 	for rs.Next() {
 		if rs.Record.Offset < begin {
 			continue

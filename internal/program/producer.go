@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/bits"
 	"os"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/internal/cli"
 	"github.com/lightio/lightq/internal/loadgen"
+	"github.com/lightio/lightq/topic"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -23,13 +25,16 @@ func Producer(args []string) int {
 		Use:   "lightq-producer",
 		Short: "Generates load, or with -f publishes lines.",
 		Long: `Without -f it generates load: -m messages of -s bytes to each partition, one sender for each, and reports what was sent and
-confirmed. With -f it publishes each line of a file, or with -f - of standard input, as one record without its newline.
+confirmed. With -f it publishes each line of a file, or with -f - of standard input, as one record without its newline. With -K
+what stands before the first separator in a line is the record's key, and keys choose the partition as Kafka's clients do.
 
 If nobody is attached to a topic in memory, the load generator waits up to 2 s for a first consumer.`,
 		Example: `  lightq-producer -m 10000000 -n 1 -s 100
   lightq-producer -t orders --rate 10000 -m 100000
   lightq-producer -t orders -f orders.jsonl
-  tail -F app.log | lightq-producer -t logs -f -`,
+  tail -F app.log | lightq-producer -t logs -f -
+  lightq-producer -t users -f users.tsv -K '\t' --compress zstd
+  find . -print0 | lightq-producer -t files -f - -D '\0'`,
 	}
 	produceOn(root, "")
 	publish := &cobra.Command{
@@ -55,6 +60,9 @@ type producerFlags struct {
 	partitions int64
 	rate       int64
 	file       string
+	keyDelim   []byte
+	delim      []byte
+	compress   string
 	profile    cli.Profile
 }
 
@@ -62,13 +70,15 @@ func produceOn(cmd *cobra.Command, verb string) {
 	f := &producerFlags{fs: cmd.Flags(), verb: verb}
 	f.clientFlags.add(f.fs, "lightq-producer")
 	cli.Int(f.fs, &f.messages, "messages", "m", 1_000_000, 1, math.MaxInt64, "messages to send to each partition")
-	cli.Int(f.fs, &f.size, "size", "s", 100, 1, 1<<30, "size of a message in bytes")
+	cli.Int(f.fs, &f.size, "size", "s", 100, 0, 1<<30, "size of a message in bytes")
 	partitionsFlag(f.fs, &f.partitions)
 	cli.Int(f.fs, &f.rate, "rate", "", 0, 1, 1_000_000_000, "messages a second, all partitions together; unset: as fast as possible")
 	cli.Text(f.fs, &f.file, "file", "f", "", "FILE", "publish each line of FILE as a record; - is standard input")
-	cli.Later(f.fs, "key-delim", "K", "TEXT", "what separates key and value of a line")
-	cli.Later(f.fs, "delim", "D", "TEXT", "what separates records, in place of the newline")
-	f.addLast(f.fs)
+	cli.Delimiter(f.fs, &f.keyDelim, "key-delim", "K", "what separates key and value of a line: a text, or \\t, \\0, \\xHH; unset: lines have no keys")
+	cli.Delimiter(f.fs, &f.delim, "delim", "D", "what separates records: a text, or \\t, \\0, \\xHH; unset: the newline")
+	cli.Choose(f.fs, &f.compress, "compress", "", "none", cli.Choice{Names: []string{"none", "gzip", "snappy", "lz4", "zstd"}}, "CODEC",
+		"compress batches: none, gzip, snappy, lz4 or zstd")
+	f.addLast(f.fs, "")
 	f.profile.Flags(f.fs)
 	cmd.RunE = func(*cobra.Command, []string) error { return f.run() }
 }
@@ -84,6 +94,8 @@ func (f *producerFlags) run() error {
 				return cli.Usagef("--%s belongs to the load generator, not to publishing lines", name)
 			}
 		}
+	case len(f.keyDelim) > 0 || len(f.delim) > 0:
+		return cli.Usagef("--key-delim and --delim belong to publishing lines: give -f FILE, or -f - for standard input")
 	case f.verb == "" && !cli.Given(f.fs, "messages") && cli.IsPipe(os.Stdin):
 		return cli.Usagef("standard input is a pipe: -f - publishes it, -m N generates load")
 	}
@@ -126,7 +138,7 @@ func (f *producerFlags) load(ctx context.Context, c *client.Client, d client.Des
 		return &cli.Error{
 			Exit: cli.ExitUsage,
 			Text: fmt.Sprintf("-s %d is above what topic %s takes in one record, %d B (max-batch %d)", f.size, f.topic, largest, d.Settings.MaxBatchBytes),
-			Fix:  "create a topic with a larger --max-batch",
+			Fix:  f.largerBatch(loadgen.BatchBytes(int(f.size))),
 		}
 	}
 	d, err := f.awaitConsumer(ctx, c, d)
@@ -190,7 +202,7 @@ func (f *producerFlags) senders(ctx context.Context, c *client.Client, run loadg
 	for i := range senders {
 		senders[i] = loadgen.NewSender(run, i, f.messages, int(f.size))
 		var err error
-		if producers[i], err = c.Producer(ctx, f.topic, client.Partitions(i), client.OnBatch(senders[i].OnBatch)); err != nil {
+		if producers[i], err = c.Producer(ctx, f.topic, client.Partitions(i), f.compression(), client.OnBatch(senders[i].OnBatch)); err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, cli.ErrInterrupted
 			}
@@ -204,6 +216,23 @@ func (f *producerFlags) senders(ctx context.Context, c *client.Client, run loadg
 		}
 	}
 	return senders, producers, nil
+}
+
+// largerBatch is the command that makes the topic take batches of these bytes.
+func (f *producerFlags) largerBatch(batchBytes int) string {
+	size := uint64(1) << bits.Len64(uint64(batchBytes-1)) // a round number
+	if size > topic.MaxBatchBytesLimit {
+		return "no topic takes batches above " + cli.FormatSize(topic.MaxBatchBytesLimit)
+	}
+	return "make room with: lightq-topic alter -t " + f.topic + " --max-batch " + cli.FormatSize(size) + cli.ServerFlag(f.server)
+}
+
+// compression is the option that --compress means.
+func (f *producerFlags) compression() client.ProducerOption {
+	return client.Compress(map[string]codec.Compression{
+		"none": codec.CompressionNone, "gzip": codec.CompressionGzip, "snappy": codec.CompressionSnappy,
+		"lz4": codec.CompressionLZ4, "zstd": codec.CompressionZstd,
+	}[f.compress])
 }
 
 func loadProgress(senders []*loadgen.Sender, total int64, elapsed time.Duration) string {
@@ -235,12 +264,16 @@ func (f *producerFlags) awaitConsumer(ctx context.Context, c *client.Client, d c
 		return n
 	}
 	n := alone()
-	if d.Settings.Storage != codec.StorageQueue || n == 0 {
+	if !inMemory(d.Settings.Storage) || n == 0 {
 		return d, nil
 	}
 	where := "to " + f.topic
 	if n < len(d.Partitions) {
 		where = fmt.Sprintf("to %d of the %d partitions of %s", n, len(d.Partitions), f.topic)
+	}
+	lost := "what does not fit the ring"
+	if d.Settings.Storage == codec.StorageDirect {
+		lost = "everything, which a direct topic does not keep,"
 	}
 	fmt.Fprintf(os.Stderr, "nobody is attached %s: waiting up to %v for a first consumer\n", where, firstConsumer)
 	deadline := time.NewTimer(firstConsumer)
@@ -252,7 +285,7 @@ func (f *producerFlags) awaitConsumer(ctx context.Context, c *client.Client, d c
 		case <-ctx.Done():
 			return d, cli.ErrInterrupted
 		case <-deadline.C:
-			fmt.Fprintln(os.Stderr, "nobody came: what does not fit the ring will be dropped unread")
+			fmt.Fprintf(os.Stderr, "nobody came: %s will be dropped unread\n", lost)
 			return d, nil
 		case <-look.C:
 		}
@@ -270,10 +303,11 @@ func (f *producerFlags) awaitConsumer(ctx context.Context, c *client.Client, d c
 type publishedJSON struct {
 	Program     string  `json:"program"`
 	Topic       string  `json:"topic"`
-	Published   int64   `json:"published"` // lines taken
+	Published   int64   `json:"published"`         // lines taken
+	Keyless     *int64  `json:"keyless,omitempty"` // of these, without a key; only with -K
 	Confirmed   int64   `json:"confirmed"`
 	Failed      int64   `json:"failed"`
-	Bytes       int64   `json:"bytes"` // of the lines, without newlines
+	Bytes       int64   `json:"bytes"` // of the values
 	Seconds     float64 `json:"seconds"`
 	Interrupted bool    `json:"interrupted,omitempty"`
 	Error       string  `json:"error,omitempty"`
@@ -281,8 +315,12 @@ type publishedJSON struct {
 
 // publish publishes the lines of in and prints what was done.
 func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.Description, in *os.File) error {
-	lines := loadgen.NewLines(f.topic, len(d.Partitions), int(d.Settings.MaxBatchBytes))
-	p, err := c.Producer(ctx, f.topic, client.OnBatch(lines.OnBatch))
+	lines := loadgen.NewLines(f.topic, len(d.Partitions), int(d.Settings.MaxBatchBytes), f.largerBatch)
+	if len(f.delim) > 0 {
+		lines.Delimit(f.delim)
+	}
+	lines.Keyed(f.keyDelim)
+	p, err := c.Producer(ctx, f.topic, f.compression(), client.OnBatch(lines.OnBatch))
 	if err != nil {
 		if ctx.Err() != nil {
 			return cli.ErrInterrupted
@@ -306,6 +344,10 @@ func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.
 	}
 	res := publishedJSON{Program: f.program, Topic: f.topic, Seconds: time.Since(started).Seconds(), Interrupted: ctx.Err() != nil}
 	res.Published, res.Confirmed, res.Failed, res.Bytes = lines.Counts()
+	if len(f.keyDelim) > 0 {
+		n := lines.Keyless()
+		res.Keyless = &n
+	}
 	switch {
 	case res.Interrupted:
 		err = cli.ErrInterrupted
@@ -323,6 +365,9 @@ func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.
 
 func (r publishedJSON) text() string {
 	parts := []string{"published " + r.Topic + ": " + cli.Plural(r.Published, "record"), cli.Thousands(r.Bytes) + " B"}
+	if r.Keyless != nil && *r.Keyless > 0 {
+		parts = append(parts, cli.Thousands(*r.Keyless)+" without a key")
+	}
 	switch {
 	case r.Confirmed == r.Published:
 		parts = append(parts, "all confirmed")

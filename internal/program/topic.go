@@ -5,10 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
-	"text/tabwriter"
 
 	"github.com/lightio/lightq/client"
 	"github.com/lightio/lightq/codec"
@@ -21,24 +19,23 @@ import (
 func Topic(args []string) int {
 	root := &cobra.Command{
 		Use:   "lightq-topic",
-		Short: "Creates and describes topics.",
-		Long: `Creates and describes topics. Without a verb it creates the topic. Creating a topic that exists with the same settings is no
-error; what is not given on the command line is not compared.`,
+		Short: "Creates topics, shows them, changes and deletes them.",
+		Long: `Creates topics, shows them, changes and deletes them. Without a verb it creates the topic. Creating a topic that exists with
+the same settings is no error; what is not given on the command line is not compared.`,
 		Example: `  lightq-topic -n 1                      # topic test, one partition
   lightq-topic -t orders -n 4 --ring-bytes 256MiB
-  lightq-topic describe -t orders
-  lightq-topic describe -t orders --output json`,
+  lightq-topic list
+  lightq-topic describe -t orders --output json
+  lightq-topic alter -t orders -n 8
+  lightq-topic stats -t orders
+  lightq-topic purge -t orders
+  lightq-topic delete -t orders --yes`,
 	}
 	createOn(root)
 	create := &cobra.Command{Use: "create", Short: "create a topic (as without a verb)", Example: "  lightq-topic create -t orders -n 4"}
 	createOn(create)
-	root.AddCommand(create, describeCommand())
+	root.AddCommand(create, listCommand(), describeCommand(), alterCommand(), deleteCommand(), purgeCommand(), statsCommand())
 	for _, v := range [][2]string{
-		{"list", "list topics"},
-		{"alter", "change a topic's settings"},
-		{"delete", "delete a topic"},
-		{"purge", "drop a topic's records"},
-		{"stats", "rates and counts of topics"},
 		{"groups", "list consumer groups"},
 		{"lag", "how far groups are behind"},
 		{"peek", "look at records without consuming them"},
@@ -52,6 +49,7 @@ error; what is not given on the command line is not compared.`,
 	return cli.Run(root, args, os.Stdout, os.Stderr)
 }
 
+// topicFlags are those that name a topic's settings.
 type topicFlags struct {
 	clientFlags
 	storage    string
@@ -64,41 +62,48 @@ type topicFlags struct {
 func createOn(cmd *cobra.Command) {
 	var f topicFlags
 	fs := cmd.Flags()
-	f.add(fs)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	f.clientFlags.add(fs, "lightq-topic")
+	file := cli.NotYet("-s file (a journal on disk) is not in this version: queue and direct are")
+	cli.Choose(fs, &f.storage, "storage", "s", "", cli.Choice{
+		Names: []string{"queue", "memory", "file", "disk", "direct", "queue_file"},
+		Reason: map[string]*cli.Error{
+			"file": file, "disk": file,
+			"queue_file": cli.NotYet("-s queue_file (memory, written behind to disk) is not in this version: queue and direct are"),
+		},
+	}, "KIND", "storage: queue, file, direct or queue_file; memory and disk mean queue and file (default queue)")
+	cli.Int(fs, &f.partitions, "partitions", "n", 0, 1, maxPartitions, "partitions (default 1)")
+	f.addSettings(fs, "(default block)", "(default 64MiB)", "(default 1048588)")
+	f.addLast(fs, "")
+	cmd.RunE = func(*cobra.Command, []string) error {
 		ctx, stop := cli.Interruptible(context.Background())
 		defer stop()
 		return f.create(ctx)
 	}
 }
 
-func (f *topicFlags) add(fs *pflag.FlagSet) {
-	f.clientFlags.add(fs, "lightq-topic")
-	file := cli.NotYet("-s file (a journal on disk) is not in this version: queue is")
-	cli.Choose(fs, &f.storage, "storage", "s", "", cli.Choice{
-		Names: []string{"queue", "memory", "file", "disk", "direct", "queue_file"},
-		Reason: map[string]*cli.Error{
-			"file": file, "disk": file,
-			"direct":     cli.NotYet("-s direct (nothing is kept) is not in this version: queue is"),
-			"queue_file": cli.NotYet("-s queue_file (memory, written behind to disk) is not in this version: queue is"),
-		},
-	}, "KIND", "storage: queue, file, direct or queue_file; memory and disk mean queue and file (default queue)")
-	cli.Int(fs, &f.partitions, "partitions", "n", 0, 1, maxPartitions, "partitions (default 1)")
-	cli.Choose(fs, &f.overflow, "overflow", "", "", cli.Choice{
-		Names: []string{"block", "drop-oldest", "reject"},
-		Reason: map[string]*cli.Error{
-			"drop-oldest": cli.NotYet("--overflow drop-oldest is not in this version: block is"),
-			"reject":      cli.NotYet("--overflow reject is not in this version: block is"),
-		},
-	}, "POLICY", "when the ring is full behind a consumer: block, drop-oldest or reject (default block)")
-	cli.Size(fs, &f.ringBytes, "ring-bytes", 1, math.MaxInt64, "ring of a partition (default 64MiB)")
-	cli.Size(fs, &f.maxBatch, "max-batch", 1, math.MaxUint32, "largest record batch (default 1048588)")
+// addSettings adds the flags of settings that can also be altered; the words are what stands behind their help.
+func (f *topicFlags) addSettings(fs *pflag.FlagSet, overflow, ringBytes, maxBatch string) {
+	cli.Choose(fs, &f.overflow, "overflow", "", "", cli.Choice{Names: []string{"block", "drop-oldest", "reject"}},
+		"POLICY", withDefault("when the ring is full behind a consumer: block, drop-oldest or reject", overflow))
+	cli.Size(fs, &f.ringBytes, "ring-bytes", 1, math.MaxInt64, withDefault("ring of a partition", ringBytes))
+	cli.Size(fs, &f.maxBatch, "max-batch", 1, math.MaxUint32, withDefault("largest record batch", maxBatch))
 	cli.Later(fs, "sync", "", "POLICY", "when a file topic syncs")
 	cli.Later(fs, "retention-bytes", "", "SIZE", "how much a file topic keeps")
 	cli.Later(fs, "retention-time", "", "TIME", "how long a file topic keeps records")
+}
+
+func withDefault(usage, def string) string {
+	if def == "" {
+		return usage
+	}
+	return usage + " " + def
+}
+
+// addLast adds the flags that stand last in the help of the verbs that administer.
+func (f *topicFlags) addLast(fs *pflag.FlagSet, plain string) {
 	cli.Later(fs, "admin-user", "a", "NAME", "user who may create topics")
 	cli.Later(fs, "admin-password", "d", "TEXT", "password of the admin user")
-	f.addLast(fs)
+	f.clientFlags.addLast(fs, plain)
 }
 
 // settings are those that the command line names; zero where it does not.
@@ -134,8 +139,11 @@ func (f *topicFlags) create(ctx context.Context) error {
 		return nil
 	}
 	fmt.Printf("created %s: %s\n", f.topic, what)
-	if storageIsMemory(reply.Settings.Storage) {
+	switch reply.Settings.Storage {
+	case codec.StorageQueue:
 		fmt.Println("memory: contents are lost when the broker stops")
+	case codec.StorageDirect:
+		fmt.Println("direct: nothing is kept, a record goes to those who are attached when it comes")
 	}
 	return nil
 }
@@ -145,7 +153,7 @@ func (f *topicFlags) explainCreate(err error) error {
 	if errors.As(err, &wire) && wire.Code == codec.CodeTopicExists {
 		return &cli.Error{
 			Exit: cli.ExitFailure, Err: err, Text: wire.Detail,
-			Fix: "leave those flags out, or choose another name with -t",
+			Fix: "leave those flags out, change it with lightq-topic alter, or choose another name with -t",
 		}
 	}
 	return f.explain(err)
@@ -154,7 +162,7 @@ func (f *topicFlags) explainCreate(err error) error {
 // settingsText is a topic's settings in one line, the usual ones only where all is set.
 func settingsText(s client.TopicSettings, all bool) string {
 	text := s.Storage.String() + ", " + cli.Plural(int64(s.Partitions), "partition")
-	if storageIsMemory(s.Storage) {
+	if inMemory(s.Storage) {
 		text += ", overflow=" + s.Overflow.String() + ", ring=" + cli.FormatSize(s.RingBytes)
 	}
 	if all || s.MaxBatchBytes != codec.DefaultMaxBatchBytes {
@@ -184,73 +192,4 @@ func settingsOf(s client.TopicSettings) settingsJSON {
 		Storage: s.Storage.String(), Partitions: s.Partitions, Overflow: s.Overflow.String(),
 		RingBytes: s.RingBytes, MaxBatchBytes: s.MaxBatchBytes,
 	}
-}
-
-func describeCommand() *cobra.Command {
-	var f clientFlags
-	cmd := &cobra.Command{
-		Use: "describe", Short: "show a topic's settings and the state of its partitions",
-		Example: "  lightq-topic describe -t orders\n  lightq-topic describe -t orders --output json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := cli.Interruptible(context.Background())
-			defer stop()
-			c, err := f.connect(ctx)
-			if err != nil {
-				return err
-			}
-			defer hangUp(c)
-			d, err := f.describe(ctx, c, 0)
-			if err != nil {
-				return err
-			}
-			if f.output == "json" {
-				cli.WriteJSON(os.Stdout, descriptionOf(f.program, f.topic, d))
-				return nil
-			}
-			return writeDescription(os.Stdout, f.topic, d)
-		},
-	}
-	f.add(cmd.Flags(), "lightq-topic")
-	f.addLast(cmd.Flags())
-	return cmd
-}
-
-func writeDescription(w io.Writer, topic string, d client.Description) error {
-	fmt.Fprintf(w, "%s: %s\n", topic, settingsText(d.Settings, true))
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "partition\tstart\thigh\tnext\tbytes\tdropped unread\tsubscriptions\tpublishers\t")
-	for i, p := range d.Partitions {
-		fmt.Fprintf(t, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", i, p.Start, p.High, p.Next, p.Bytes, p.DroppedUnread, p.Subscriptions, p.Publishers)
-	}
-	return t.Flush()
-}
-
-type descriptionJSON struct {
-	Program    string          `json:"program"`
-	Topic      string          `json:"topic"`
-	ID         string          `json:"id"`
-	Settings   settingsJSON    `json:"settings"`
-	Partitions []partitionJSON `json:"partitions"`
-}
-
-type partitionJSON struct {
-	Partition     int          `json:"partition"`
-	Start         codec.Offset `json:"start"`
-	High          codec.Offset `json:"high"`
-	Next          codec.Offset `json:"next"`
-	Bytes         uint64       `json:"bytes"`
-	DroppedUnread uint64       `json:"dropped_unread"`
-	Subscriptions uint32       `json:"subscriptions"`
-	Publishers    uint32       `json:"publishers"`
-}
-
-func descriptionOf(program, topic string, d client.Description) descriptionJSON {
-	j := descriptionJSON{Program: program, Topic: topic, ID: hex.EncodeToString(d.ID[:]), Settings: settingsOf(d.Settings)}
-	for i, p := range d.Partitions {
-		j.Partitions = append(j.Partitions, partitionJSON{
-			Partition: i, Start: p.Start, High: p.High, Next: p.Next, Bytes: p.Bytes, DroppedUnread: p.DroppedUnread,
-			Subscriptions: p.Subscriptions, Publishers: p.Publishers,
-		})
-	}
-	return j
 }
