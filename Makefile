@@ -17,6 +17,9 @@ DARWIN   := GOOS=darwin GOARCH=arm64 CGO_ENABLED=0
 # Cheap to dear: what most often fails, fails within seconds.
 CI_STEPS := fmt-check tidy-check rules build vet staticcheck errcheck test benchsmoke fuzz race
 
+# Minimizing an input that found new code stops after a second: it would otherwise take a minute, most of FUZZTIME's use.
+FUZZ_ARGS = -fuzztime $(FUZZTIME) -fuzzminimizetime 1s
+
 # A field case is a fault of another broker, as a test of ours: its name begins with the case's number.
 SOAK_TESTS := ^Test(Soak|F[0-9])
 
@@ -56,9 +59,9 @@ fuzz: ## fuzz each Fuzz function for FUZZTIME
 		/^ok/ { for (i = 0; i < n; i++) print $$2 ":" names[i]; n = 0 }'); \
 	[ -n "$$functions" ] || { echo "no Fuzz function in $(PKG)"; exit 1; }; \
 	for f in $$functions; do \
-		echo "$(GO) test -run '^$$' -fuzz '^$${f#*:}$$' -fuzztime $(FUZZTIME) $${f%:*}"; \
+		echo "$(GO) test -run '^$$' -fuzz '^$${f#*:}$$' $(FUZZ_ARGS) $${f%:*}"; \
 		for try in 1 2; do \
-			out=$$($(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzztime $(FUZZTIME) "$${f%:*}" 2>&1) && rc=0 || rc=$$?; \
+			out=$$($(GO) test -run '^$$' -fuzz "^$${f#*:}$$" $(FUZZ_ARGS) "$${f%:*}" 2>&1) && rc=0 || rc=$$?; \
 			echo "$$out"; \
 			[ $$rc -ne 0 ] || break; \
 			case "$$out" in \
