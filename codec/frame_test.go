@@ -267,7 +267,7 @@ func TestFrameRules(t *testing.T) {
 // A later version makes the entries of a description longer: this one reads what it knows.
 func TestDescriptionOfLongerEntries(t *testing.T) {
 	m := Description{ID: goldenID, Settings: TopicSettings{Storage: StorageFile, Partitions: 2}, Partitions: []PartitionInfo{
-		{Start: 1, High: 2, Next: 3, Bytes: 4, DroppedUnread: 5, Subscriptions: 6, Publishers: 7, Backlog: 8}, {Next: 9},
+		{Start: 1, High: 2, Next: 3, Bytes: 4, DroppedUnread: 5, Subscriptions: 6, Publishers: 7, QueueSize: 8}, {Next: 9},
 	}}
 	frame := AppendDescription(nil, 1, m)
 	h, err := ParseHeader(frame, len(frame))

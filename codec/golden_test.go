@@ -274,7 +274,7 @@ func goldenCases() []goldenCase {
 		},
 		{
 			Start: 512, High: 1024, Next: 1024, Bytes: 65536, DroppedUnread: 512,
-			RecordsIn: 1024, BytesIn: 122880, RecordsOut: 256, BytesOut: 30720, Backlog: 256,
+			RecordsIn: 1024, BytesIn: 122880, RecordsOut: 256, BytesOut: 30720, QueueSize: 256,
 		},
 	}}
 	add("describe_reply", description, func(dst []byte) []byte { return AppendDescription(dst, 3, description) },
@@ -290,7 +290,7 @@ func goldenCases() []goldenCase {
 				}
 				a.uint(4, "  subscriptions")
 				a.uint(4, "  publishers")
-				for _, what := range []string{"records in", "bytes in", "records out", "bytes out", "backlog"} {
+				for _, what := range []string{"records in", "bytes in", "records out", "bytes out", "queue size"} {
 					a.uint(8, "  "+what)
 				}
 				if size > 88 {

@@ -296,7 +296,7 @@ type PartitionInfo struct {
 	BytesIn           uint64 // of whole batches
 	RecordsOut        uint64 // handed to subscriptions; each copy counts
 	BytesOut          uint64
-	Backlog           uint64 // records that the slowest pull group has not been given
+	QueueSize         uint64 // records that the slowest pull group has not been given; without a group, those that are kept
 }
 
 const partitionInfoBytes = 88
@@ -321,7 +321,7 @@ func AppendDescription(dst []byte, corr uint32, m Description) []byte {
 		dst = binary.BigEndian.AppendUint64(dst, p.BytesIn)
 		dst = binary.BigEndian.AppendUint64(dst, p.RecordsOut)
 		dst = binary.BigEndian.AppendUint64(dst, p.BytesOut)
-		dst = binary.BigEndian.AppendUint64(dst, p.Backlog)
+		dst = binary.BigEndian.AppendUint64(dst, p.QueueSize)
 	}
 	return endFrame(dst, at, headerEnd)
 }
@@ -344,7 +344,7 @@ func ParseDescription(header, payload []byte) (m Description, err error) {
 		m.Partitions[i] = PartitionInfo{
 			Start: e.offset(), High: e.offset(), Next: e.offset(), Bytes: e.u64(), DroppedUnread: e.u64(),
 			Subscriptions: e.u32(), Publishers: e.u32(),
-			RecordsIn: e.u64(), BytesIn: e.u64(), RecordsOut: e.u64(), BytesOut: e.u64(), Backlog: e.u64(),
+			RecordsIn: e.u64(), BytesIn: e.u64(), RecordsOut: e.u64(), BytesOut: e.u64(), QueueSize: e.u64(),
 		}
 		if e.bad {
 			return m, Errorf(CodeMalformedFrame, "entry %d holds a negative offset", i)

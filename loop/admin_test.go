@@ -127,7 +127,7 @@ func TestDescribe(t *testing.T) {
 		}
 		want := codec.PartitionInfo{
 			High: 2, Next: 2, Bytes: uint64(len(batch)) + 64, Subscriptions: 2, Publishers: 2,
-			RecordsIn: 2, BytesIn: uint64(len(batch)), Backlog: 2,
+			RecordsIn: 2, BytesIn: uint64(len(batch)), QueueSize: 2,
 		}
 		if d.Partitions[1] != want {
 			t.Errorf("partition 1: %+v, want %+v", d.Partitions[1], want)

@@ -209,8 +209,9 @@ func (s *session) statsJSON(r *jsonRequest) (jsonReply, error) {
 	if err := t.CheckLogin(r.UserID, r.Password); err != nil {
 		return jsonReply{}, err
 	}
-	st := jsonStats{TopicType: t.Settings().Storage.String(), QueueSize: t.QueueSize()}
+	st := jsonStats{TopicType: t.Settings().Storage.String()}
 	for _, p := range t.Describe().Partitions {
+		st.QueueSize += p.QueueSize
 		st.MessagesReceived += p.RecordsIn
 		st.MessagesSent += p.RecordsOut
 		st.PublishersCount += uint64(p.Publishers)

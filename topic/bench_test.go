@@ -317,7 +317,7 @@ func leaveWith(tb testing.TB, batches int) {
 	}
 	members[1].Detach(testMillis)
 	members[0].Detach(testMillis)
-	if b := p.part.Info().Backlog; b != uint64(batches) {
+	if b := p.part.Info().QueueSize; b != uint64(batches) {
 		tb.Fatalf("%d records are to be given out, expected %d", b, batches)
 	}
 	members[2].Grant(1<<30, testMillis)

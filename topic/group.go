@@ -232,8 +232,11 @@ func (c *core) expire(g *group) {
 	}
 }
 
-// backlog is the number of records that the slowest group has not been given.
-func (c *core) backlog() uint64 {
+// queueSize is the number of records that the slowest group has not been given; without a group, of those that are kept.
+func (c *core) queueSize() uint64 {
+	if len(c.groups) == 0 {
+		return uint64(c.high - c.start)
+	}
 	most := codec.Offset(0)
 	for _, g := range c.groups {
 		n := c.high - max(g.next, c.start)

@@ -314,7 +314,6 @@ func (l *load) administer(names []string) {
 						l.fault("%s: %+v", name, p)
 					}
 				}
-				t.QueueSize()
 				if !deleted && name == "gone" && d.Partitions[0].RecordsIn > 200 {
 					deleted = true
 					if err := l.registry.Delete(name, nowMillis()); err != nil {

@@ -694,13 +694,16 @@ func (m *model) check(t *rapid.T) {
 	m.want.Start, m.want.High, m.want.Next = m.start, m.high(), m.high()
 	m.want.Bytes = uint64(m.bytes())
 	m.want.Subscriptions, m.want.Publishers = uint32(len(m.subs)), uint32(len(m.publishers))
-	m.want.Backlog = 0
+	m.want.QueueSize = 0
+	if len(m.groups) == 0 {
+		m.want.QueueSize = uint64(m.high() - m.start)
+	}
 	for _, g := range m.groups {
 		n := uint64(m.high() - g.next)
 		for _, b := range g.returned {
 			n += uint64(b.records)
 		}
-		m.want.Backlog = max(m.want.Backlog, n)
+		m.want.QueueSize = max(m.want.QueueSize, n)
 	}
 	if diff := cmp.Diff(m.want, m.part.Info()); diff != "" {
 		t.Fatalf("the partition's state (-expected +got):\n%s", diff)

@@ -546,7 +546,11 @@ func TestQueueSize(t *testing.T) {
 	}
 	want := func(n uint64) {
 		t.Helper()
-		if got := topic.QueueSize(); got != n {
+		got := uint64(0)
+		for _, p := range topic.Partitions() {
+			got += p.Info().QueueSize
+		}
+		if got != n {
 			t.Errorf("queue size %d, expected %d", got, n)
 		}
 	}
@@ -572,5 +576,31 @@ func TestQueueSize(t *testing.T) {
 	}
 	if n := pool.InUseBytes(); n != 0 {
 		t.Errorf("%d bytes of slabs have leaked", n)
+	}
+}
+
+func TestGroupsAreLimited(t *testing.T) {
+	part := newTopic("t", codec.TopicSettings{Partitions: 1, RingBytes: 1 << 20, MaxBatchBytes: 1 << 10}).Partitions()[0]
+	var sink recordSink
+	join := func(group string) error {
+		_, _, _, err := part.Attach(&Cursor{}, &sink, group, codec.FromEarliest, 0, testMillis)
+		return err
+	}
+	for i := range maxGroups {
+		if err := join(fmt.Sprint("g", i)); err != nil {
+			t.Fatalf("group %d: %v", i, err)
+		}
+	}
+	if err := join("one-more"); !errors.Is(err, codec.CodeTooManyHandles) {
+		t.Errorf("one group too many: %v", err)
+	}
+	if err := join("g0"); err != nil {
+		t.Errorf("another member, at the limit: %v", err)
+	}
+	if err := join(""); err != nil {
+		t.Errorf("a sub subscription, at the limit: %v", err)
+	}
+	if n := part.Info().Subscriptions; n != maxGroups+2 {
+		t.Errorf("%d subscriptions, expected %d", n, maxGroups+2)
 	}
 }

@@ -358,8 +358,8 @@ func (s *scenario) state() {
 	i := s.part.Info()
 	fmt.Fprintf(&s.out, "start %d, high %d, next %d; ring %d bytes, %d wait; dropped unread %d\n",
 		i.Start, i.High, i.Next, i.Bytes, s.part.core.pending.len(), i.DroppedUnread)
-	fmt.Fprintf(&s.out, "in %d records %d bytes, out %d records %d bytes; subscriptions %d, publishers %d, backlog %d\n",
-		i.RecordsIn, i.BytesIn, i.RecordsOut, i.BytesOut, i.Subscriptions, i.Publishers, i.Backlog)
+	fmt.Fprintf(&s.out, "in %d records %d bytes, out %d records %d bytes; subscriptions %d, publishers %d, queue size %d\n",
+		i.RecordsIn, i.BytesIn, i.RecordsOut, i.BytesOut, i.Subscriptions, i.Publishers, i.QueueSize)
 	groups := slices.Clone(s.part.core.groups)
 	for _, g := range groups {
 		fmt.Fprintf(&s.out, "group %s: next %d, %d members\n", g.name, g.next, len(g.members))

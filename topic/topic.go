@@ -74,22 +74,6 @@ func (t *Topic) Describe() codec.Description {
 	return d
 }
 
-// QueueSize is the original's queue_size: the records that the slowest pull group of each partition has not been given; where
-// there is no group, those that are kept.
-func (t *Topic) QueueSize() uint64 {
-	n := uint64(0)
-	for _, p := range t.Partitions() {
-		p.mu.Lock()
-		if len(p.core.groups) > 0 {
-			n += p.core.backlog()
-		} else {
-			n += uint64(p.core.high - p.core.start)
-		}
-		p.mu.Unlock()
-	}
-	return n
-}
-
 func newTopic(name string, s codec.TopicSettings) *Topic {
 	t := &Topic{name: name}
 	if _, err := rand.Read(t.id[:]); err != nil {

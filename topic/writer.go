@@ -339,7 +339,7 @@ func (p *Partition) Info() codec.PartitionInfo {
 		Start: c.start, High: c.high, Next: c.next, Bytes: uint64(c.ring.bytes), DroppedUnread: c.counts.dropped,
 		Subscriptions: uint32(len(c.cursors)), Publishers: uint32(c.publishers),
 		RecordsIn: c.counts.recordsIn, BytesIn: c.counts.bytesIn, RecordsOut: c.counts.recordsOut, BytesOut: c.counts.bytesOut,
-		Backlog: c.backlog(),
+		QueueSize: c.queueSize(),
 	}
 	for _, g := range c.groups {
 		info.Subscriptions += uint32(len(g.members))

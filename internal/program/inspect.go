@@ -125,7 +125,7 @@ var partitionColumns = []struct {
 	{"bytes_in", func(p *codec.PartitionInfo) uint64 { return p.BytesIn }},
 	{"records_out", func(p *codec.PartitionInfo) uint64 { return p.RecordsOut }},
 	{"bytes_out", func(p *codec.PartitionInfo) uint64 { return p.BytesOut }},
-	{"backlog", func(p *codec.PartitionInfo) uint64 { return p.Backlog }},
+	{"queue_size", func(p *codec.PartitionInfo) uint64 { return p.QueueSize }},
 }
 
 func writeDescription(w io.Writer, topic string, d client.Description) error {
@@ -237,7 +237,6 @@ type topicStats struct {
 	Partitions        uint64 `json:"partitions"`
 	RecordsKept       uint64 `json:"records_kept"`
 	BytesKept         uint64 `json:"bytes_kept"`
-	Backlog           uint64 `json:"backlog"`
 	DroppedUnread     uint64 `json:"dropped_unread"`
 }
 
@@ -253,12 +252,8 @@ func statsOf(program, topic string, d client.Description) topicStats {
 		s.TotalBytesRead += p.BytesOut
 		s.RecordsKept += uint64(p.High - p.Start)
 		s.BytesKept += p.Bytes
-		s.Backlog += p.Backlog
+		s.QueueSize += p.QueueSize
 		s.DroppedUnread += p.DroppedUnread
-	}
-	s.QueueSize = s.RecordsKept
-	if s.Backlog > 0 {
-		s.QueueSize = s.Backlog
 	}
 	return s
 }
@@ -284,7 +279,6 @@ func (f *clientFlags) topicStats(ctx context.Context, c *client.Client) error {
 		{Name: "partitions", Value: s.Partitions},
 		{Name: "records_kept", Value: s.RecordsKept},
 		{Name: "bytes_kept", Value: s.BytesKept},
-		{Name: "backlog", Value: s.Backlog},
 		{Name: "dropped_unread", Value: s.DroppedUnread},
 	}
 	if f.output == "plain" {
