@@ -104,6 +104,18 @@ func (c *core) retry() {
 	}
 }
 
+// abandon refuses what waits for room of a publisher that has closed.
+func (c *core) abandon(pub *Publisher) {
+	for range c.pending.len() {
+		in := c.pending.pop()
+		if in.pub == pub {
+			c.refuse(in, codec.CodeUnknownHandle)
+		} else {
+			c.pending.push(in)
+		}
+	}
+}
+
 func (c *core) refuse(in incoming, code codec.Code) {
 	c.out.free = append(c.out.free, in.slab)
 	r := in.result(codec.Result{Code: code})

@@ -77,12 +77,15 @@ func (p *Partition) OpenPublisher(pub *Publisher, sink Sink, epoch uint32, level
 	return level, p.core.next, nil
 }
 
-// Close removes the publisher. Batches that it has published go their way; their results still come.
+// Close removes the publisher. Batches of it that wait for room are refused: a client that connects again and again while the
+// ring is blocked would otherwise leave a window of them behind each time. The others go their way. Results still come.
 func (pub *Publisher) Close() {
 	p := pub.part
 	p.mu.Lock()
 	p.core.publishers--
-	p.mu.Unlock()
+	p.core.abandon(pub)
+	p.goOn()
+	p.leave()
 }
 
 // A Published is a batch on its way into a partition.
