@@ -139,8 +139,8 @@ func CheckDelivered(b Batch) error {
 	if err := CheckBatchHeader(b); err != nil {
 		return err
 	}
-	if b.BaseOffset() < 0 {
-		return Errorf(CodeBadBatch, "the base offset %d is negative", b.BaseOffset())
+	if b.BaseOffset() < 0 || b.NextOffset() < 0 {
+		return Errorf(CodeBadBatch, "%d records from base offset %d are outside of what offsets can be", b.RecordCount(), b.BaseOffset())
 	}
 	return checkCRC(b)
 }
@@ -187,20 +187,27 @@ type RecordHeader struct {
 // A BatchBuilder makes one batch after another. It appends to a slice of the caller's and allocates only when that slice
 // grows. Not for concurrent use.
 type BatchBuilder struct {
-	buf     []byte
-	start   int // where the batch begins in buf
-	limit   int // largest batch in bytes
-	count   int32
-	baseTS  int64
-	maxTS   int64
-	records int // position in buf of the first record
+	buf    []byte
+	start  int // where the batch begins in buf
+	limit  int // largest batch in bytes
+	count  int32
+	baseTS int64
+	maxTS  int64
+
+	// AddValue's fast paths: the size and timestamp of the last record that addPlain took, the shape of those that may
+	// follow it, and the position in buf that none of them may pass, so that neither the limit nor the capacity is.
+	lastBytes int
+	shapeTS   int64
+	shape     shape
+	fastEnd   int
 }
 
 // Reset starts a batch behind what is in buf, of at most limit bytes. buf belongs to the builder until Finish.
 func (w *BatchBuilder) Reset(buf []byte, limit int) {
 	w.start, w.limit, w.count = len(buf), limit, 0
 	w.buf = append(buf, make([]byte, BatchHeaderBytes)...)
-	w.records = len(w.buf)
+	w.shape.until = 0
+	w.fastEnd = min(w.start+limit, cap(w.buf)-fastBytes)
 }
 
 // Count is the number of records so far.
@@ -219,56 +226,71 @@ func varintSize(v uint64) int {
 
 func zigzag(v int64) uint64 { return uint64(v<<1) ^ uint64(v>>63) }
 
-// AddValue adds a record of a value alone, the common case. timestamp is in milliseconds since the Unix epoch. It reports
-// whether the record fitted; if not, nothing changed.
+// AddValue adds a record of a value alone, the common case. A nil value is null, as in Add. timestamp is in milliseconds
+// since the Unix epoch. It reports whether the record fitted; if not, nothing changed. The value is copied.
 func (w *BatchBuilder) AddValue(timestamp int64, value []byte) bool {
-	if w.count == 0 {
-		w.baseTS, w.maxTS = timestamp, timestamp
+	s := &w.shape
+	n := len(w.buf)
+	if len(value) != s.value || timestamp != w.shapeTS || int(w.count) >= s.until || n+s.head+len(value)+1 > w.fastEnd {
+		return w.addPlain(timestamp, value)
 	}
+	// A record of the shape of the one before it.
+	b := w.buf[n : n+len(value)+fastBytes]
+	binary.LittleEndian.PutUint64(b, s.first|spread(uint64(w.count)<<1)<<(s.shift&63))
+	binary.LittleEndian.PutUint16(b[8:], s.second)
+	copy(b[s.head:], value)
+	b[s.head+len(value)] = 0 // no headers
+	w.buf = w.buf[:n+s.head+len(value)+1]
+	w.count++
+	return true
+}
+
+// addPlain adds a record of the common kind, whose head is put together in a register, and leaves everything else to Add:
+// the first record (it sets the base timestamp), a value of length 0 (it may be null), one that is large, a timestamp
+// that is far off, a record near the end of the room.
+func (w *BatchBuilder) addPlain(timestamp int64, value []byte) bool {
+	n := len(w.buf)
 	ts := zigzag(timestamp - w.baseTS)
 	off := uint64(w.count) << 1
-	n := len(w.buf)
-	if ts >= 0x80 || off >= 1<<21 || len(value) >= 1<<20-16 || cap(w.buf)-n < len(value)+16 {
+	if off == 0 || off >= 1<<21 || ts >= 0x80 || uint(len(value)-1) >= maxShapeValueBytes || n+fastBytes+len(value) > w.fastEnd {
 		return w.Add(timestamp, nil, value, nil)
 	}
-	// length (1 to 3), attributes, timestamp delta, offset delta (1 to 3), key length, value length (1 to 3), value,
-	// header count; n is where the next byte goes, b has room for all of them.
-	size := 1 + 1 + varintSize(off) + 1 + varintSize(uint64(len(value))<<1) + len(value) + 1
-	if n-w.start+size+varintSize(uint64(size)<<1) > w.limit {
-		return false
+	head := ts << 8 // behind the attributes, which are 0
+	bits := uint(16)
+	switch {
+	case off < 0x80:
+		head |= off << 16
+		bits += 8
+	case off < 0x4000:
+		head |= (spread(off) | 0x80) << 16
+		bits += 16
+	default:
+		head |= (spread(off) | 0x8080) << 16
+		bits += 24
 	}
-	b := w.buf[:cap(w.buf)]
-	n = putVarint3(b, n, uint32(size)<<1)
-	b[n] = 0
-	b[n+1] = byte(ts)
-	n = putVarint3(b, n+2, uint32(off))
-	b[n] = 1 // -1: no key
-	n = putVarint3(b, n+1, uint32(len(value))<<1)
-	n += copy(b[n:], value)
-	b[n] = 0
-	w.buf = b[:n+1]
+	head |= 1 << bits // a key of length -1
+	bits += 8
+	valueLength, m := twoBytes(uint64(len(value)) << 1)
+	length, at := twoBytes(uint64(int(bits/8)+m+len(value)+1) << 1)
+	b := w.buf[n : n+len(value)+fastBytes]
+	binary.LittleEndian.PutUint64(b, length|head<<(8*uint(at)))
+	at += int(bits / 8)
+	binary.LittleEndian.PutUint16(b[at:], uint16(valueLength))
+	at += m
+	at += copy(b[at:], value)
+	b[at] = 0 // no headers
+	w.buf = w.buf[:n+at+1]
 	w.count++
 	if timestamp > w.maxTS {
 		w.maxTS = timestamp
 	}
+	if len(value) == w.lastBytes && timestamp == w.shapeTS { // two alike: expect a run
+		w.shape = shapeOf(timestamp-w.baseTS, int(w.count), len(value))
+	} else {
+		w.shape.until = 0
+	}
+	w.lastBytes, w.shapeTS = len(value), timestamp
 	return true
-}
-
-// putVarint3 writes a varint below 1<<21 at b[n] and returns the position behind it.
-func putVarint3(b []byte, n int, v uint32) int {
-	if v < 0x80 {
-		b[n] = byte(v)
-		return n + 1
-	}
-	if v < 0x4000 {
-		b[n+1] = byte(v >> 7)
-		b[n] = byte(v) | 0x80
-		return n + 2
-	}
-	b[n+2] = byte(v >> 14)
-	b[n+1] = byte(v>>7) | 0x80
-	b[n] = byte(v) | 0x80
-	return n + 3
 }
 
 // Add adds a record. A nil key or value is null, which differs from empty. It reports whether the record fitted; if not,
@@ -298,6 +320,7 @@ func (w *BatchBuilder) Add(timestamp int64, key, value []byte, headers []RecordH
 		b = appendBytes(b, h.Value)
 	}
 	w.buf = b
+	w.fastEnd = min(w.start+w.limit, cap(b)-fastBytes)
 	w.count++
 	w.maxTS = max(w.maxTS, timestamp)
 	return true

@@ -3,6 +3,7 @@ package codec
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 )
 
 // Sizes of frames, in bytes.
@@ -238,7 +239,7 @@ func (r *reader) uvarint() uint64 {
 		return 0
 	}
 	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
+	if n <= 0 || n > 1 && r.b[n-1] == 0 { // the second: longer than need be
 		r.bad = true
 		return 0
 	}
@@ -247,7 +248,8 @@ func (r *reader) uvarint() uint64 {
 }
 
 // tags reads the tagged fields that end a header section and calls f for each: value is valid as long as the input.
-// A tag that comes twice, or tags out of order, are malformed, so that a message has one encoding.
+// A tag that comes twice, tags out of order, and a known tag with bytes behind its value are malformed, so that a message
+// has one encoding.
 func (r *reader) tags(f func(tag uint64, value *reader)) {
 	n := r.uvarint()
 	last := int64(-1)
@@ -263,7 +265,7 @@ func (r *reader) tags(f func(tag uint64, value *reader)) {
 		if f != nil {
 			f(tag, &value)
 		}
-		r.bad = r.bad || value.bad
+		r.bad = r.bad || value.bad || len(value.b) != 0 && len(value.b) != int(size) // f took some, but not all
 	}
 }
 
@@ -278,9 +280,13 @@ func (r *reader) end(t Type) error {
 	return nil
 }
 
+// maxStringBytes bounds the strings that are sent, so that two of them always fit a header section. Names are far shorter;
+// only a text for people is ever cut.
+const maxStringBytes = 1 << 14
+
 func appendString(dst []byte, s string) []byte {
-	if len(s) > 1<<15 {
-		s = s[:1<<15]
+	if len(s) > maxStringBytes {
+		s = strings.ToValidUTF8(s[:maxStringBytes], "")
 	}
 	dst = append(dst, byte(len(s)>>8), byte(len(s)))
 	return append(dst, s...)
@@ -302,7 +308,6 @@ func (w *tagWriter) put(tag uint64, value []byte) {
 func (w *tagWriter) u8(tag uint64, v uint8)   { w.put(tag, []byte{v}) }
 func (w *tagWriter) u32(tag uint64, v uint32) { w.put(tag, binary.BigEndian.AppendUint32(nil, v)) }
 func (w *tagWriter) u64(tag uint64, v uint64) { w.put(tag, binary.BigEndian.AppendUint64(nil, v)) }
-func (w *tagWriter) str(tag uint64, s string) { w.put(tag, []byte(s)) }
 
 func (w *tagWriter) appendTo(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(w.count))

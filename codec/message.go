@@ -230,9 +230,16 @@ func AppendCreateReply(dst []byte, corr uint32, m CreateReply) []byte {
 func ParseCreateReply(b []byte) (m CreateReply, err error) {
 	r := reader{b: b}
 	copy(m.ID[:], r.take(len(m.ID)))
-	m.Created = r.u8() == 1
+	m.Created = r.bool()
 	m.Settings.parse(&r)
 	return m, r.end(TypeCreate)
+}
+
+// bool reads a byte that is 0 or 1.
+func (r *reader) bool() bool {
+	v := r.u8()
+	r.bad = r.bad || v > 1
+	return v == 1
 }
 
 func boolByte(b bool) byte {
@@ -408,6 +415,7 @@ func AppendPublish(dst []byte, handle uint32, m Publish, payloadSize int) []byte
 func ParsePublish(b []byte) (m Publish, err error) {
 	r := reader{b: b}
 	m = Publish{Epoch: r.u32(), First: r.u64(), Count: r.u16()}
+	r.bad = r.bad || m.Count == 0
 	r.tags(nil)
 	return m, r.end(TypePublish)
 }
@@ -447,7 +455,7 @@ func AppendResult(dst []byte, v Result) []byte {
 	return append(dst, byte(v.Code>>8), byte(v.Code))
 }
 
-// ParseConfirm reads the header section and checks it against the size of the payload.
+// ParseConfirm reads the header section and checks it against the payload, whose entries ResultAt reads.
 func ParseConfirm(header, payload []byte) (m Confirm, err error) {
 	r := reader{b: header}
 	m = Confirm{Epoch: r.u32(), First: r.u64(), Count: r.u32()}
@@ -457,6 +465,11 @@ func ParseConfirm(header, payload []byte) (m Confirm, err error) {
 	}
 	if int64(m.Count)*ConfirmEntryBytes != int64(len(payload)) {
 		return m, Errorf(CodeMalformedFrame, "%d results do not fit a payload of %d bytes", m.Count, len(payload))
+	}
+	for i := 0; i < len(payload); i += ConfirmEntryBytes {
+		if payload[i]&0x80 != 0 {
+			return m, Errorf(CodeMalformedFrame, "result %d holds a negative offset", i/ConfirmEntryBytes)
+		}
 	}
 	return m, nil
 }

@@ -66,7 +66,7 @@ type slabClass struct {
 	mu    sync.Mutex
 	head  *Slab
 	inUse atomic.Int64 // slabs
-	_     [24]byte     // keeps classes on cache lines of their own
+	_     [104]byte    // keeps classes on cache lines of their own, of 128 bytes at most
 }
 
 // NewSlabPool returns a pool that keeps at most keepBytes of free slabs for reuse.

@@ -27,12 +27,17 @@ type transport interface {
 	// Pause stops reading: from now until Resume no byte is taken from the peer, beyond one read that is already
 	// buffered here and that stays here, and handler.readable is not called. It takes effect when the handler's
 	// method returns. Writev, writable and the notice of a dead peer go on working. Pausing twice is pausing once.
+	// Where the system has no descriptor left for it, the connection is closed with that error instead.
 	Pause()
 
 	// Resume undoes Pause; handler.readable is called, from the loop and not from within Resume, if bytes wait.
 	Resume()
 
-	// Close closes the connection without flushing and makes handler.closed(err) the last call of the handler:
+	// CloseWrite tells the peer that no more bytes come, behind those that Writev has taken; reading goes on. Where the
+	// connection has no half-close it does nothing.
+	CloseWrite()
+
+	// Close closes the connection without waiting for what the peer has not read, and makes handler.closed(err) the last call of the handler:
 	// at once if called outside the handler's methods, else when the method returns. Closing twice is closing once.
 	Close(err error)
 

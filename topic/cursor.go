@@ -67,3 +67,6 @@ func (cur *Cursor) Detach(nowMillis int64) {
 	p.store()
 	p.leave()
 }
+
+// Partition is the partition that the cursor is attached to.
+func (cur *Cursor) Partition() *Partition { return cur.part }

@@ -58,26 +58,35 @@ type effects struct {
 
 // publish takes one checked batch. nowMillis is its append time.
 func (c *core) publish(in incoming, nowMillis int64) {
+	if c.pending.len() > 0 || !c.admit(in, nowMillis) {
+		c.pending.push(in) // also what will be refused: results come in the order of the batches
+	}
+}
+
+// admit appends or refuses a batch; false says that it must wait for room.
+func (c *core) admit(in incoming, nowMillis int64) bool {
 	p := in.pub
 	switch {
-	case in.epoch != p.epoch:
-		c.refuse(in, codec.CodeStaleEpoch)
-	case p.refused:
+	case in.epoch != p.epoch || p.refused:
 		c.refuse(in, codec.CodeStaleEpoch)
 	case in.err != nil:
 		p.refused = true
 		c.refuse(in, codeOf(in.err))
-	case c.pending.len() > 0:
-		c.pending.push(in)
-	case !c.makeRoom(int64(len(in.batch)) + entryOverheadBytes):
-		if c.settings.Overflow == codec.OverflowReject {
-			p.refused = true
-			c.refuse(in, codec.CodeOverflow)
-			return
-		}
-		c.pending.push(in)
-	default:
+	case c.makeRoom(int64(len(in.batch)) + entryOverheadBytes):
 		c.append(in, nowMillis)
+	case c.settings.Overflow == codec.OverflowReject:
+		p.refused = true
+		c.refuse(in, codec.CodeOverflow)
+	default:
+		return false
+	}
+	return true
+}
+
+// retry goes on with what was pending, as far as there is room now.
+func (c *core) retry(nowMillis int64) {
+	for c.pending.len() > 0 && c.admit(*c.pending.front(), nowMillis) {
+		c.pending.pop()
 	}
 }
 
@@ -156,22 +165,6 @@ func (c *core) wakeAll() {
 		c.out.wake = append(c.out.wake, cur)
 	}
 	c.waiting = c.waiting[:0]
-}
-
-// retry appends what was pending, as far as there is room now.
-func (c *core) retry(nowMillis int64) {
-	for c.pending.len() > 0 {
-		in := c.pending.front()
-		if in.epoch == in.pub.epoch && !in.pub.refused && !c.makeRoom(int64(len(in.batch))+entryOverheadBytes) {
-			return
-		}
-		v := c.pending.pop()
-		if v.epoch != v.pub.epoch || v.pub.refused {
-			c.refuse(v, codec.CodeStaleEpoch)
-			continue
-		}
-		c.append(v, nowMillis)
-	}
 }
 
 // attach adds a cursor at the first entry that holds offset from or a later one. Where from is below start, the first take

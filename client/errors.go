@@ -1,0 +1,77 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lightio/lightq/codec"
+)
+
+// ErrClosed is returned by methods of a Client, Producer or Consumer after its Close, and by calls that Close
+// interrupts.
+var ErrClosed = errors.New("lightq: closed")
+
+// A ConnError says that a connection could not be made, or was lost, and why. When it comes from a publish, the
+// record may or may not have been stored: the confirm did not arrive.
+type ConnError struct {
+	Op   string // "dial", "hello", "read", "write"
+	Addr string // the broker's address as it was dialled
+	Err  error  // a net error, or the *codec.WireError with which the broker closed the connection
+}
+
+func (e *ConnError) Error() string {
+	return fmt.Sprintf("%s broker %s: %v", e.Op, e.Addr, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ConnError) Unwrap() error { return e.Err }
+
+// A GapError says that records of a partition will never come. Consumer.Records yields it between the records
+// before and behind the gap; it is not fatal.
+type GapError struct {
+	Partition int
+	Gap       codec.Gap
+}
+
+func (e *GapError) Error() string {
+	why := "for a reason that this version does not know"
+	switch e.Gap.Reason {
+	case codec.GapDropped:
+		why = "the topic dropped them before they were read"
+	case codec.GapDeclared:
+		why = "they were never given out or were lost with a restart"
+	case codec.GapPurged:
+		why = "they were purged"
+	}
+	return fmt.Sprintf("partition %d: offsets %d to %d are missing: %s", e.Partition, e.Gap.From, e.Gap.Next-1, why)
+}
+
+// A PartitionError says that one partition of a Producer or Consumer failed, or refused a batch, while the others
+// may go on.
+type PartitionError struct {
+	Topic     string
+	Partition int
+	Err       error // mostly a *codec.WireError
+}
+
+func (e *PartitionError) Error() string {
+	return fmt.Sprintf("topic %s partition %d: %v", e.Topic, e.Partition, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *PartitionError) Unwrap() error { return e.Err }
+
+// Retryable reports whether the same call may succeed later without a change by the caller: the broker's code says
+// so, or the connection failed. A publish that is retried after a *ConnError may store the record twice.
+func Retryable(err error) bool {
+	if err == nil || errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) {
+		return false
+	}
+	var wire *codec.WireError
+	if errors.As(err, &wire) {
+		return wire.Code.Info().Retriable
+	}
+	var conn *ConnError
+	return errors.As(err, &conn)
+}

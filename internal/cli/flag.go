@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Every flag of the programs is added by one of the functions below. Their values say what they accept when they refuse
+// something, and a flag that is given twice is an error, for the second would silently win.
+
+// A value is a pflag.Value made of functions.
+type value struct {
+	kind  string // what help shows for it
+	parse func(string) error
+	show  func() string
+	given bool
+}
+
+func (v *value) Set(s string) error {
+	if v.given {
+		return errors.New("the flag is given twice")
+	}
+	v.given = true
+	return v.parse(s)
+}
+
+func (v *value) String() string { return v.show() }
+func (v *value) Type() string   { return v.kind }
+
+func add(fs *pflag.FlagSet, v *value, name, short, usage string) *pflag.Flag {
+	return fs.VarPF(v, name, short, usage)
+}
+
+// Given reports whether the command line has the flag.
+func Given(fs *pflag.FlagSet, name string) bool {
+	f := fs.Lookup(name)
+	return f != nil && f.Changed
+}
+
+// Text adds a flag that takes any text but the empty one.
+func Text(fs *pflag.FlagSet, p *string, name, short, value_, kind, usage string) {
+	*p = value_
+	add(fs, &value{kind: kind, show: func() string { return *p }, parse: func(s string) error {
+		if s == "" {
+			return errors.New("it must not be empty")
+		}
+		*p = s
+		return nil
+	}}, name, short, usage)
+}
+
+// Int adds a flag that takes a whole number from low to high, in plain decimal digits.
+func Int(fs *pflag.FlagSet, p *int64, name, short string, value_, low, high int64, usage string) {
+	*p = value_
+	want := fmt.Sprintf("it must be a whole number from %d to %d", low, high)
+	if high == math.MaxInt64 {
+		want = fmt.Sprintf("it must be a whole number of at least %d", low)
+	}
+	add(fs, &value{kind: "N", show: func() string { return strconv.FormatInt(*p, 10) }, parse: func(s string) error {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < low || n > high {
+			return errors.New(want)
+		}
+		*p = n
+		return nil
+	}}, name, short, usage)
+}
+
+// Size adds a flag that takes a number of bytes from low to high, with a binary suffix if one likes: 65536, 64KiB, 1MiB.
+func Size(fs *pflag.FlagSet, p *uint64, name string, low, high uint64, usage string) {
+	add(fs, &value{kind: "SIZE", show: func() string {
+		if *p == 0 {
+			return ""
+		}
+		return FormatSize(*p)
+	}, parse: func(s string) error {
+		n, ok := ParseSize(s)
+		if !ok {
+			return errors.New("it must be a number of bytes, plain or with KiB, MiB or GiB")
+		}
+		if n < low || n > high {
+			return fmt.Errorf("it must be from %s to %s", FormatSize(low), FormatSize(high))
+		}
+		*p = n
+		return nil
+	}}, name, "", usage)
+}
+
+// Duration adds a flag that takes a positive time such as 500ms or 2s.
+func Duration(fs *pflag.FlagSet, p *time.Duration, name string, value_ time.Duration, usage string) {
+	*p = value_
+	add(fs, &value{kind: "TIME", show: func() string { return p.String() }, parse: func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil || d <= 0 {
+			return errors.New("it must be a positive time such as 500ms or 2s")
+		}
+		*p = d
+		return nil
+	}}, name, "", usage)
+}
+
+// Bool adds a flag without a value.
+func Bool(fs *pflag.FlagSet, p *bool, name, short, usage string) {
+	f := add(fs, &value{kind: "bool", show: func() string { return strconv.FormatBool(*p) }, parse: func(s string) error {
+		b, err := strconv.ParseBool(s)
+		if err != nil {
+			return errors.New("it takes no value")
+		}
+		*p = b
+		return nil
+	}}, name, short, usage)
+	f.NoOptDefVal = "true"
+}
+
+// A Choice is what a flag made with Choose accepts.
+type Choice struct {
+	Names  []string
+	Reason map[string]*Error // answers to values that are understood and refused; may be nil
+}
+
+// Choose adds a flag that takes one of a few words.
+func Choose(fs *pflag.FlagSet, p *string, name, short, value_ string, c Choice, kind, usage string) {
+	*p = value_
+	add(fs, &value{kind: kind, show: func() string { return *p }, parse: func(s string) error {
+		if e := c.Reason[s]; e != nil {
+			return e
+		}
+		if !slices.Contains(c.Names, s) {
+			return errors.New("it must be " + orList(c.Names))
+		}
+		*p = s
+		return nil
+	}}, name, short, usage)
+}
+
+// Deny adds a flag that is refused with a fixed answer whatever its value is. With kind "" it takes no value.
+func Deny(fs *pflag.FlagSet, name, short, kind, usage string, answer *Error) {
+	v := &value{kind: kind, show: func() string { return "" }, parse: func(string) error { return answer }}
+	if kind == "" {
+		v.kind = "bool"
+	}
+	f := add(fs, v, name, short, usage)
+	if kind == "" {
+		f.NoOptDefVal = "true"
+	}
+}
+
+// Later adds a flag that this version knows and does not have yet: using it ends the program with ExitNotYet. With kind ""
+// it takes no value.
+func Later(fs *pflag.FlagSet, name, short, kind, usage string) {
+	flag := "--" + name
+	if short != "" {
+		flag = "-" + short + ", " + flag
+	}
+	Deny(fs, name, short, kind, usage+" (not yet)", NotYet("%s (%s) is not in this version", flag, usage))
+}
+
+// Off adds a flag that takes an address or off, of which this version has off alone.
+func Off(fs *pflag.FlagSet, name, usage string) {
+	add(fs, &value{kind: "ADDR", show: func() string { return "off" }, parse: func(s string) error {
+		if s != "off" {
+			return NotYet("--%s %s is not in this version: off is", name, s)
+		}
+		return nil
+	}}, name, "", usage+" (not yet: off alone)")
+}
+
+// flagError turns an error of the flag parser into an Error of one line.
+func flagError(program string, err error) error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	see := "see " + program + " -help"
+	var invalid *pflag.InvalidValueError
+	var missing *pflag.ValueRequiredError
+	var unknown *pflag.NotExistError
+	switch {
+	case errors.As(err, &invalid):
+		return Usagef("%s %q: %v", flagName(invalid.GetFlag()), invalid.GetValue(), invalid.Unwrap())
+	case errors.As(err, &missing):
+		f := missing.GetFlag()
+		return Usagef("%s needs a value: %s", flagName(f), f.Usage)
+	case errors.As(err, &unknown):
+		if short := unknown.GetSpecifiedShortnames(); short != "" {
+			return &Error{Exit: ExitUsage, Text: fmt.Sprintf("unknown flag -%s in -%s", unknown.GetSpecifiedName(), short), Fix: see}
+		}
+		return &Error{Exit: ExitUsage, Text: "unknown flag --" + unknown.GetSpecifiedName(), Fix: see}
+	}
+	return &Error{Exit: ExitUsage, Text: err.Error(), Fix: see, Err: err}
+}
+
+func flagName(f *pflag.Flag) string {
+	if f.Shorthand == "" {
+		return "--" + f.Name
+	}
+	return "-" + f.Shorthand + ", --" + f.Name
+}
+
+func orList(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}

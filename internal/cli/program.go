@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Run runs a program with the arguments behind its name and returns its exit code. The command's functions return an Error,
+// or an error that Explain turned into one; Run prints it.
+func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	cobra.EnableCommandSorting = false
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.Version = Version()
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetHelpFunc(help)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagError(root.Name(), err) })
+	root.InitDefaultCompletionCmd()
+	prepare(root)
+
+	args = append([]string(nil), args...)
+	for i, a := range args {
+		if a == "--" {
+			break
+		}
+		if a == "-help" { // as the original's programs had it; the parser would read -h -e -l -p
+			args[i] = "--help"
+		}
+	}
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return int(ExitDone)
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		// What is left are the parser's own complaints.
+		e = &Error{Exit: ExitUsage, Text: oneLine(err.Error()), Fix: "see " + root.Name() + " -help"}
+	}
+	if e.Exit != ExitInterrupted {
+		fmt.Fprintln(stderr, e.Error())
+	}
+	if jsonWanted(args) && !errors.Is(err, errReported) {
+		WriteJSON(stdout, failure{Program: root.Name(), Error: failureError{Exit: e.Exit, Reason: e.Text, Fix: e.Fix}})
+	}
+	return int(e.Exit)
+}
+
+// errReported marks an error whose program already printed its JSON object.
+var errReported = errors.New("the result is printed")
+
+// Reported marks err as told in a JSON object that is already on standard output, so that no second one follows.
+func Reported(err error) error {
+	if err == nil {
+		return nil
+	}
+	return reported{err}
+}
+
+type reported struct{ error }
+
+func (r reported) Unwrap() []error { return []error{r.error, errReported} }
+
+type failure struct {
+	Program string       `json:"program"`
+	Error   failureError `json:"error"`
+}
+
+type failureError struct {
+	Exit   ExitCode `json:"exit"`
+	Reason string   `json:"reason"`
+	Fix    string   `json:"fix,omitempty"`
+}
+
+// WriteJSON writes v as one JSON object on a line.
+func WriteJSON(w io.Writer, v any) {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v)
+}
+
+// jsonWanted looks for --output json, also on a command line that does not parse.
+func jsonWanted(args []string) bool {
+	for i, a := range args {
+		switch {
+		case a == "--":
+			return false
+		case a == "--output=json", a == "--output" && i+1 < len(args) && args[i+1] == "json":
+			return true
+		}
+	}
+	return false
+}
+
+// Output adds the flag --output.
+func Output(fs *pflag.FlagSet, p *string) {
+	Choose(fs, p, "output", "", "table", Choice{Names: []string{"table", "json"}, Reason: map[string]*Error{
+		"jsonl": NotYet("--output jsonl is not in this version: use json"),
+		"plain": NotYet("--output plain is not in this version: use table or json"),
+	}}, "FORMAT", "print results as table or json")
+}
+
+// prepare makes every command of a program alike: flags in the order in which they were added, and no arguments where the
+// command has no rule of its own.
+func prepare(cmd *cobra.Command) {
+	cmd.Flags().SortFlags = false
+	if cmd.Name() == "completion" {
+		cmd.Short = "print a completion script for bash, zsh, fish or powershell"
+	}
+	if cmd.Args == nil {
+		cmd.Args = noArgs
+	}
+	for _, c := range cmd.Commands() {
+		prepare(c)
+	}
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	e := Usagef("unexpected argument %q", args[0])
+	first, _ := utf8.DecodeRuneInString(args[0])
+	switch {
+	case first != '-' && unicode.Is(unicode.Pd, first):
+		e.Fix = "it begins with a dash that is not the minus of the keyboard"
+	case cmd.HasAvailableSubCommands():
+		var verbs []string
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				verbs = append(verbs, c.Name())
+			}
+		}
+		e.Fix = "verbs are " + strings.Join(verbs, " ")
+	default:
+		e.Fix = "see " + cmd.CommandPath() + " -help"
+	}
+	return e
+}
+
+// LaterVerb returns a verb that this version knows and does not have yet.
+func LaterVerb(name, short string) *cobra.Command {
+	return &cobra.Command{
+		Use:                name,
+		Short:              short + " (not yet)",
+		DisableFlagParsing: true,
+		Args:               cobra.ArbitraryArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return NotYet("the verb %s (%s) is not in this version", name, short)
+		},
+	}
+}
+
+// help prints examples first, then verbs, flags and exit codes.
+func help(cmd *cobra.Command, _ []string) {
+	w := cmd.OutOrStdout()
+	text := cmd.Long
+	if text == "" {
+		text = cmd.Short
+	}
+	fmt.Fprintf(w, "%s\n", strings.TrimSpace(text))
+	if cmd.Example != "" {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", strings.TrimRight(cmd.Example, "\n"))
+	}
+	fmt.Fprintf(w, "\nUsage:\n  %s [flags]\n", cmd.CommandPath())
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(w, "  %s VERB [flags]\n\nVerbs:\n", cmd.CommandPath())
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				fmt.Fprintf(w, "  %-12s %s\n", c.Name(), c.Short)
+			}
+		}
+	}
+	fmt.Fprintf(w, "\nFlags:\n%s", cmd.Flags().FlagUsages())
+	fmt.Fprint(w, "\nExit codes:\n")
+	for _, m := range exitMeanings {
+		fmt.Fprintf(w, "  %-3d  %s\n", int(m.code), m.meaning)
+	}
+}
+
+// Interruptible returns a context that ends with the first SIGINT or SIGTERM. A second one ends the process at once.
+func Interruptible(parent context.Context) (ctx context.Context, stop context.CancelFunc) {
+	ctx, stop = signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}

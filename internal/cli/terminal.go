@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// IsTerminal reports whether f is a terminal. /dev/null, a character device too, is none.
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), getTermios)
+	return err == nil
+}
+
+// IsPipe reports whether f is a pipe: neither a terminal, nor a file, nor /dev/null, nor closed.
+func IsPipe(f *os.File) bool {
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeNamedPipe != 0
+}
+
+// StartProgress redraws one line on w every second until stop is called, which removes it. It draws nothing where w is not
+// a terminal. line is called on a goroutine of its own and says what there is to say.
+func StartProgress(w *os.File, line func() string) (stop func()) {
+	if !IsTerminal(w) {
+		return func() {}
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		width := 0
+		draw := func(s string) {
+			n := utf8.RuneCountInString(s)
+			_, _ = w.WriteString("\r" + s + strings.Repeat(" ", max(width-n, 0)))
+			width = n
+		}
+		for {
+			select {
+			case <-tick.C:
+				draw(line())
+			case <-quit:
+				if width > 0 {
+					draw("")
+					_, _ = w.WriteString("\r")
+				}
+				return
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+// WhenReaderGone calls f once, on a goroutine of its own, when w is a pipe or socket whose other end is closed. It tells what
+// a write would tell, without one. The goroutine ends with the process, or when w is closed.
+func WhenReaderGone(w *os.File, f func()) {
+	st, err := w.Stat()
+	if err != nil || st.Mode()&(os.ModeNamedPipe|os.ModeSocket) == 0 {
+		return
+	}
+	fd := int32(w.Fd())
+	go func() {
+		for {
+			// No event is asked for; errors and hang-ups are always told.
+			fds := []unix.PollFd{{Fd: fd}}
+			_, err := unix.Poll(fds, -1)
+			if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+				continue
+			}
+			if err == nil && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0 {
+				f()
+			}
+			return
+		}
+	}()
+}

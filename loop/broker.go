@@ -1,0 +1,333 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/topic"
+)
+
+// Limits are the broker's bounds. Zero fields mean the default.
+type Limits struct {
+	Connections        int           // open at once; default 20,000
+	HandlesPerConn     int           // publishing handles and subscriptions of one connection; default 4,096
+	WindowBytes        int           // unconfirmed bytes per publishing handle; default codec.DefaultWindowBytes
+	MaxCreditBytes     int           // most that a subscription may have been granted; default 64 MiB
+	MaxPartitions      int           // over all topics; default 100,000
+	LoginDeadline      time.Duration // from accept to the end of the hello, absolute; default 10 s
+	Heartbeat          time.Duration // either side sends something at least this often; default 15 s
+	StallLimit         time.Duration // how long a consumer may hold up a full ring without progress; default 30 s
+	Drain              time.Duration // most that a drain takes; default 5 s
+	FreeSlabBytes      int64         // slabs kept for reuse; default 64 MiB
+	maxFrameBytes      int           // largest frame after the hello
+	controlBacklogHigh int           // bytes of control frames waiting for a peer at which reading from it pauses
+}
+
+func (l Limits) complete() Limits {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	defD := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&l.Connections, 20_000)
+	def(&l.HandlesPerConn, 4096)
+	def(&l.WindowBytes, codec.DefaultWindowBytes)
+	def(&l.MaxCreditBytes, 64<<20)
+	def(&l.MaxPartitions, 100_000)
+	defD(&l.LoginDeadline, 10*time.Second)
+	defD(&l.Heartbeat, 15*time.Second)
+	defD(&l.StallLimit, 30*time.Second)
+	defD(&l.Drain, 5*time.Second)
+	if l.FreeSlabBytes == 0 {
+		l.FreeSlabBytes = 64 << 20
+	}
+	def(&l.maxFrameBytes, topic.MaxBatchBytesLimit+64<<10)
+	def(&l.controlBacklogHigh, 256<<10)
+	return l
+}
+
+// Config is what a broker is made from. The zero value serves both loopbacks on a free port.
+type Config struct {
+	// Listener, when set, is served instead of Bind and Port; the broker closes it. A listener whose connections are
+	// not sockets (an in-process one) is served through goroutines instead of the event loops.
+	Listener net.Listener
+
+	Bind          string // address to listen on; default 127.0.0.1
+	Port          int    // 0: a free one
+	BothLoopbacks bool   // with Bind a loopback address: listen on 127.0.0.1 and ::1, same port
+
+	Loops  int          // event loops; default half the processors, at least one
+	Name   string       // told to clients in the hello; default "lightq-broker"
+	Logger *slog.Logger // default: discards
+	Limits Limits
+}
+
+// A Broker serves topics. Make one with NewBroker, run it with Serve.
+type Broker struct {
+	cfg       Config
+	limits    Limits
+	log       *slog.Logger
+	topics    *topic.Registry
+	slabs     *codec.SlabPool
+	reactor   reactor
+	listeners []net.Listener
+
+	draining atomic.Bool
+	conns    atomic.Int64 // sessions open now
+	nextConn atomic.Uint64
+	started  time.Time
+
+	mu     sync.Mutex
+	states map[*loopState]struct{} // every loop that has or had sessions
+}
+
+// ErrBind is in the chain of the errors of NewBroker that say why an address cannot be listened on.
+var ErrBind = errors.New("cannot listen")
+
+// ErrExposed is the error of NewBroker for an address beyond loopback, which is refused as long as there are no
+// credentials.
+var ErrExposed = errors.New("refusing to listen beyond loopback without credentials")
+
+// NewBroker listens and returns a broker that Serve runs. Nothing is accepted before Serve.
+func NewBroker(cfg Config) (*Broker, error) {
+	if cfg.Bind == "" {
+		cfg.Bind = "127.0.0.1"
+	}
+	if cfg.Name == "" {
+		cfg.Name = "lightq-broker"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Loops <= 0 {
+		cfg.Loops = DefaultLoops()
+	}
+	limits := cfg.Limits.complete()
+	b := &Broker{
+		cfg: cfg, limits: limits, log: cfg.Logger, started: time.Now(),
+		topics: topic.NewRegistry(limits.MaxPartitions),
+		slabs:  codec.NewSlabPool(limits.FreeSlabBytes),
+		states: map[*loopState]struct{}{},
+	}
+	listeners, err := b.listen()
+	if err != nil {
+		return nil, err
+	}
+	b.listeners = listeners
+	sockets, err := newGnetReactor(gnetOptions{
+		Loops: cfg.Loops, ReadBufferBytes: readBufferBytes, onRing: b.onRing, Logger: cfg.Logger,
+	})
+	if err != nil {
+		for _, l := range listeners {
+			_ = l.Close()
+		}
+		return nil, fmt.Errorf("start event loops: %w", err)
+	}
+	b.reactor = mixedReactor{sockets: sockets, others: newNetReactor(netOptions{onRing: b.onRing})}
+	return b, nil
+}
+
+// A mixedReactor serves sockets on event loops and any other net.Conn through goroutines.
+type mixedReactor struct{ sockets, others reactor }
+
+func (m mixedReactor) Attach(c net.Conn, open func(transport) handler) error {
+	if _, ok := c.(syscall.Conn); ok {
+		return m.sockets.Attach(c, open)
+	}
+	return m.others.Attach(c, open)
+}
+
+func (m mixedReactor) Stop() {
+	m.sockets.Stop()
+	m.others.Stop()
+}
+
+// DefaultLoops is the number of event loops when none is asked for: half the processors, at least one. One loop moves
+// batches as fast as the kernel copies them; the other half is for partitions' writers and for clients.
+func DefaultLoops() int { return max(1, runtime.NumCPU()/2) }
+
+// readBufferBytes is what one read of gnet takes: enough for a burst of small frames, while the body of a large frame
+// is read straight into its slab.
+const readBufferBytes = 64 << 10
+
+func (b *Broker) listen() ([]net.Listener, error) {
+	if b.cfg.Listener != nil {
+		return []net.Listener{b.cfg.Listener}, nil
+	}
+	ip := net.ParseIP(b.cfg.Bind)
+	if b.cfg.Bind == "localhost" {
+		ip = net.IPv4(127, 0, 0, 1)
+	}
+	switch {
+	case b.cfg.Bind == "*":
+		return nil, fmt.Errorf("every interface: %w", ErrExposed)
+	case ip == nil:
+		return nil, fmt.Errorf("bind address %q is not an IP address: %w", b.cfg.Bind, ErrBind)
+	case !ip.IsLoopback():
+		return nil, fmt.Errorf("%s: %w", b.cfg.Bind, ErrExposed)
+	}
+	first, err := listenTCP(ip.String(), b.cfg.Port)
+	if err != nil {
+		return nil, err
+	}
+	listeners := []net.Listener{first}
+	if b.cfg.BothLoopbacks {
+		other := "::1"
+		if ip.To4() == nil {
+			other = "127.0.0.1"
+		}
+		port := first.Addr().(*net.TCPAddr).Port
+		second, err := listenTCP(other, port)
+		if err != nil {
+			b.log.Warn("one loopback only", "addr", net.JoinHostPort(other, strconv.Itoa(port)), "err", err)
+		} else {
+			listeners = append(listeners, second)
+		}
+	}
+	return listeners, nil
+}
+
+func listenTCP(ip string, port int) (net.Listener, error) {
+	addr := net.JoinHostPort(ip, strconv.Itoa(port))
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w: %w", addr, ErrBind, err)
+	}
+	return l, nil
+}
+
+// Addrs returns the addresses that the broker listens on.
+func (b *Broker) Addrs() []net.Addr {
+	addrs := make([]net.Addr, len(b.listeners))
+	for i, l := range b.listeners {
+		addrs[i] = l.Addr()
+	}
+	return addrs
+}
+
+// Serve accepts and serves until ctx ends, then drains: new work is refused, what is in flight is confirmed or
+// refused, consumers get what they have credit for, within Limits.Drain. It returns nil after a drain. Serve is
+// called once.
+func (b *Broker) Serve(ctx context.Context) error {
+	doors := make([]*acceptor, len(b.listeners))
+	for i, l := range b.listeners {
+		d := newAcceptor(acceptOptions{
+			Listener: l, Reactor: b.reactor, Limits: acceptLimits{Connections: b.limits.Connections},
+			refuse: refuse, Logger: b.log,
+		})
+		d.opts.open = func(t transport) handler { return b.open(t, d) }
+		doors[i] = d
+	}
+	for _, d := range doors {
+		d.start()
+	}
+	stop := make(chan struct{})
+	var ticking sync.WaitGroup
+	ticking.Go(func() { b.tick(stop) })
+
+	<-ctx.Done()
+	b.draining.Store(true)
+	for _, d := range doors {
+		d.close()
+	}
+	b.drain()
+	close(stop)
+	ticking.Wait()
+	b.reactor.Stop()
+	return nil
+}
+
+// tickEvery is how often deadlines are looked at: a login deadline of 10 s may take 10.5.
+const tickEvery = 500 * time.Millisecond
+
+func (b *Broker) tick(stop <-chan struct{}) {
+	t := time.NewTicker(tickEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-t.C:
+		}
+		now := time.Now()
+		b.topics.Tick(now.Add(-b.limits.StallLimit).UnixMilli(), now.UnixMilli())
+		b.eachLoop(func(l *loopState) { l.post(func() { l.tick() }) })
+	}
+}
+
+func (b *Broker) eachLoop(f func(*loopState)) {
+	b.mu.Lock()
+	states := make([]*loopState, 0, len(b.states))
+	for l := range b.states {
+		states = append(states, l)
+	}
+	b.mu.Unlock()
+	for _, l := range states {
+		f(l)
+	}
+}
+
+// drain tells every session to go away and waits until none has anything to confirm or deliver, or the limit.
+func (b *Broker) drain() {
+	deadline := time.Now().Add(b.limits.Drain)
+	b.eachLoop(func(l *loopState) { l.post(func() { l.goAway(b.limits.Drain) }) })
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for time.Now().Before(deadline) {
+		var left atomic.Int64
+		var wait sync.WaitGroup
+		b.eachLoop(func(l *loopState) {
+			wait.Add(1)
+			l.post(func() {
+				left.Add(int64(l.unfinished()))
+				wait.Done()
+			})
+		})
+		answered := make(chan struct{})
+		go func() { wait.Wait(); close(answered) }()
+		select {
+		case <-answered:
+		case <-time.After(time.Until(deadline)):
+			return
+		}
+		if left.Load() == 0 {
+			return
+		}
+		<-poll.C
+	}
+}
+
+func (b *Broker) onRing(l *Loop) {
+	if st, ok := l.state.(*loopState); ok {
+		st.run()
+	}
+}
+
+// open makes the session of a new connection, on its loop.
+func (b *Broker) open(t transport, d *acceptor) handler {
+	l, ok := t.Loop().state.(*loopState)
+	if !ok {
+		l = newLoopState(b, t.Loop())
+		t.Loop().state = l
+		b.mu.Lock()
+		b.states[l] = struct{}{}
+		b.mu.Unlock()
+	}
+	b.conns.Add(1)
+	return newSession(l, t, d)
+}

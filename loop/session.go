@@ -1,0 +1,599 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/topic"
+)
+
+// A session is the broker's side of one native connection. It belongs to its loop.
+type session struct {
+	l    *loopState
+	t    transport
+	id   uint64
+	peer string // address of the peer, for logs
+	door *acceptor
+
+	phase   phase
+	client  string // the name in its hello
+	opened  time.Time
+	lastIn  time.Time // bytes were last received
+	lastOut time.Time // bytes last left
+	closeAt time.Time // of a lingering close
+
+	// Reading. A frame's header section is parsed in place, in what the transport peeks at; only one that is split over
+	// two reads is collected in stash.
+	stash []byte
+	body  publishBody
+
+	handles map[uint32]handle
+	last    *publishing // the handle of the previous publish frame
+
+	out    outbox
+	active fifo // subscriptions that may have something to take
+	dirty  bool // in loopState.dirty
+	paused bool // reading is paused: the peer does not read its control frames
+	shut   bool // CloseWrite was called
+}
+
+type phase uint8
+
+const (
+	phaseHello   phase = iota // waiting for the hello
+	phaseReady                // at work
+	phaseClosing              // an error was sent: whatever arrives is thrown away until the peer closes or closeAt
+	phaseClosed
+)
+
+// A handle is an open partition of a session: *publishing or *subscription.
+type handle interface {
+	close(s *session, corr uint32) // on the client's request
+	drop(s *session)               // the connection is gone
+}
+
+// publishBody is a publish frame whose payload is still arriving, straight into its slab.
+type publishBody struct {
+	h    *publishing
+	msg  codec.Publish
+	slab *codec.Slab
+	buf  []byte // the payload's place in slab
+	have int
+	own  bool // the slab is this frame's alone
+}
+
+// fifo is a queue of subscriptions; each is in it at most once, so handles bound it.
+type fifo struct {
+	list []*subscription
+	head int
+}
+
+func (q *fifo) len() int { return len(q.list) - q.head }
+
+func (q *fifo) push(v *subscription) {
+	if q.head > 0 && len(q.list) == cap(q.list) {
+		n := copy(q.list, q.list[q.head:])
+		clear(q.list[n:])
+		q.list, q.head = q.list[:n], 0
+	}
+	q.list = append(q.list, v)
+}
+
+func (q *fifo) pop() *subscription {
+	v := q.list[q.head]
+	q.list[q.head] = nil
+	q.head++
+	if q.head == len(q.list) {
+		q.list, q.head = q.list[:0], 0
+	}
+	return v
+}
+
+func newSession(l *loopState, t transport, door *acceptor) *session {
+	now := time.Now()
+	s := &session{
+		l: l, t: t, door: door, id: l.b.nextConn.Add(1), peer: addrString(t.RemoteAddr()),
+		opened: now, lastIn: now, lastOut: now,
+	}
+	l.sessions[s.id] = s
+	return s
+}
+
+// readable implements handler.
+func (s *session) readable() {
+	s.l.begin()
+	s.lastIn = s.l.now
+	s.read()
+	s.l.end()
+}
+
+// writable implements handler.
+func (s *session) writable() {
+	s.l.begin()
+	s.out.blocked = false
+	s.markDirty()
+	s.l.end()
+}
+
+// closed implements handler.
+func (s *session) closed(err error) {
+	l := s.l
+	l.begin()
+	phase := s.phase
+	s.phase = phaseClosed
+	for _, h := range s.handles {
+		h.drop(s)
+	}
+	s.handles = nil
+	if s.body.slab != nil && s.body.own {
+		s.body.slab.Release()
+	}
+	s.body = publishBody{}
+	s.out.drop()
+	delete(l.sessions, s.id)
+	l.b.conns.Add(-1)
+	s.door.done(s.t.RemoteAddr())
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, ErrStopped) && phase == phaseReady {
+		l.b.log.Info("connection lost", "conn", s.id, "peer", s.peer, "client", s.client, "err", err)
+	}
+	l.end()
+}
+
+// read consumes what the transport has.
+func (s *session) read() {
+	for s.phase != phaseClosed && !s.paused {
+		if s.phase == phaseClosing {
+			b := s.t.Peek()
+			if len(b) == 0 {
+				return
+			}
+			s.t.Discard(len(b))
+			continue
+		}
+		if s.body.buf != nil {
+			n := s.t.ReadInto(s.body.buf[s.body.have:])
+			s.body.have += n
+			if s.body.have < len(s.body.buf) {
+				return
+			}
+			s.publishWhole()
+			continue
+		}
+		if !s.readFrame() {
+			return
+		}
+	}
+}
+
+// view returns the next need bytes in one piece, or nil if they have not arrived; then what has is kept in stash.
+// consume takes them. The bytes are valid until the next call on the transport.
+func (s *session) view(need int) []byte {
+	b := s.t.Peek()
+	if len(s.stash) == 0 {
+		if len(b) >= need {
+			return b[:need]
+		}
+		if len(b) > 0 {
+			s.stash = append(s.stash, b...)
+			s.t.Discard(len(b))
+		}
+		return nil
+	}
+	if missing := need - len(s.stash); missing > 0 {
+		n := min(missing, len(b))
+		s.stash = append(s.stash, b[:n]...)
+		s.t.Discard(n)
+		if n < missing {
+			return nil
+		}
+	}
+	return s.stash[:need]
+}
+
+// consume takes what view returned.
+func (s *session) consume(n int) {
+	if len(s.stash) == 0 {
+		s.t.Discard(n)
+		return
+	}
+	s.stash = s.stash[:0]
+	if cap(s.stash) > 1024 {
+		s.stash = nil
+	}
+}
+
+const (
+	// maxControlBytes bounds a frame other than publish: its fields fit a header section, its payload is empty.
+	maxControlBytes = codec.HeaderBytes + codec.MaxHeaderSize
+	// publishStart is how much of a publish payload must have arrived before memory is taken for all of it: the memory
+	// follows what was received, not what was announced.
+	publishStart = 4 << 10
+)
+
+// readFrame handles the next frame, or begins it, and reports whether to go on.
+func (s *session) readFrame() bool {
+	limit := s.l.b.limits.maxFrameBytes
+	if s.phase == phaseHello {
+		limit = codec.MaxLoginFrameBytes
+		if b := s.view(4); b == nil || s.foreign(b) {
+			return false
+		}
+	}
+	b := s.view(codec.HeaderBytes)
+	if b == nil {
+		return false
+	}
+	h, err := codec.ParseHeader(b, limit)
+	if err != nil {
+		s.fail(0, 0, err)
+		return true
+	}
+	if s.phase == phaseHello && h.Type != codec.TypeHello {
+		s.fail(h.Correlation, 0, codec.Errorf(codec.CodeHelloExpected, "the first frame is %s, not hello", h.Type))
+		return true
+	}
+	if h.Type == codec.TypePublish {
+		return s.beginPublish(h)
+	}
+	if h.FrameBytes() > maxControlBytes {
+		s.fail(h.Correlation, h.Handle, codec.Errorf(codec.CodeFrameTooLarge, "a %s frame has %d bytes, the limit is %d",
+			h.Type, h.FrameBytes(), maxControlBytes))
+		return true
+	}
+	b = s.view(h.FrameBytes())
+	if b == nil {
+		return false
+	}
+	err = s.dispatch(h, b[codec.HeaderBytes:])
+	if s.phase == phaseClosed {
+		return false
+	}
+	s.consume(h.FrameBytes())
+	if err != nil {
+		s.reply(h.Correlation, h.Handle, err)
+	}
+	return true
+}
+
+// foreign answers bytes that are not a frame and reports whether they were none.
+func (s *session) foreign(b []byte) bool {
+	var looks string
+	switch {
+	case b[0] == '{':
+		s.out.commit(append(s.out.frame(s.l.b.slabs),
+			`{"status":"error","description":"the JSON admin protocol is not built yet"}`+"\n"...))
+		s.closeSoon(codec.CodeNotYet, "JSON")
+		return true
+	case b[0] == 0x16 && b[1] == 0x03:
+		looks = "TLS"
+	case isHTTP(b):
+		looks = "HTTP"
+	default:
+		return false
+	}
+	s.fail(0, 0, codec.Errorf(codec.CodeForeignProtocol, "this looks like %s, the port speaks LightQ's native protocol in plain text", looks))
+	return true
+}
+
+func isHTTP(b []byte) bool {
+	switch string(b[:4]) {
+	case "GET ", "POST", "PUT ", "HEAD", "DELE", "OPTI", "PATC", "CONN", "TRAC", "PRI ":
+		return true
+	}
+	return false
+}
+
+// dispatch handles one whole control frame. body is valid during the call. An error is sent to the client.
+func (s *session) dispatch(h codec.Header, body []byte) error {
+	section, payload := body[:h.HeaderSize], body[h.HeaderSize:]
+	if len(payload) != 0 {
+		return codec.Errorf(codec.CodeMalformedFrame, "a %s frame has no payload", h.Type)
+	}
+	if h.Flags&codec.FlagReply != 0 {
+		return codec.Errorf(codec.CodeMalformedFrame, "a client does not send replies (%s)", h.Type)
+	}
+	if s.phase == phaseReady {
+		switch h.Type {
+		case codec.TypeHello:
+			return codec.Errorf(codec.CodeHelloExpected, "a second hello")
+		case codec.TypeCredit:
+			return s.credit(h, section)
+		case codec.TypeHeartbeat:
+			return codec.ParseEmpty(h.Type, section)
+		case codec.TypeCreate:
+			return s.create(h, section)
+		case codec.TypeDescribe:
+			return s.describe(h, section)
+		case codec.TypeOpen:
+			return s.open(h, section)
+		case codec.TypeSubscribe:
+			return s.subscribe(h, section)
+		case codec.TypeClose:
+			return s.closeHandle(h, section)
+		}
+		if h.Flags&codec.FlagIgnorable != 0 {
+			return nil
+		}
+		if int(h.Type) < len(codec.Types) && codec.Types[h.Type].Reserved && h.Type != 0 {
+			return codec.Errorf(codec.CodeNotYet, "%s is not built yet", h.Type)
+		}
+		return codec.Errorf(codec.CodeUnknownFrame, "a client does not send %s frames", h.Type)
+	}
+	return s.hello(h, section)
+}
+
+func (s *session) hello(h codec.Header, section []byte) error {
+	m, err := codec.ParseHello(section)
+	if err != nil {
+		return err
+	}
+	if m.MinVersion > codec.Version || m.MaxVersion < codec.MinVersion || m.MinVersion > m.MaxVersion {
+		return codec.Errorf(codec.CodeUnsupportedVersion, "the client speaks versions %d to %d, the broker %d to %d",
+			m.MinVersion, m.MaxVersion, codec.MinVersion, codec.Version)
+	}
+	s.client = m.Name
+	s.phase = phaseReady
+	version := min(m.MaxVersion, codec.Version)
+	s.send(codec.AppendHello(s.frame(), h.Correlation, true, codec.Hello{
+		MinVersion: version, MaxVersion: version, Name: s.l.b.cfg.Name,
+		MaxFrameBytes:   uint32(s.l.b.limits.maxFrameBytes),
+		MaxBatchBytes:   codec.DefaultMaxBatchBytes,
+		HeartbeatMillis: uint32(s.l.b.limits.Heartbeat.Milliseconds()),
+	}))
+	s.l.b.log.Debug("connected", "conn", s.id, "peer", s.peer, "client", s.client)
+	return nil
+}
+
+func (s *session) create(h codec.Header, section []byte) error {
+	m, err := codec.ParseCreate(section)
+	if err != nil {
+		return err
+	}
+	if s.l.b.draining.Load() {
+		return codec.Errorf(codec.CodeDraining, "the broker is stopping")
+	}
+	t, created, err := s.l.b.topics.Create(m.Topic, m.Settings)
+	if err != nil {
+		return err
+	}
+	if created {
+		s.l.b.log.Info("topic created", "topic", t.Name(), "storage", t.Settings().Storage, "partitions", t.Settings().Partitions)
+	}
+	s.send(codec.AppendCreateReply(s.frame(), h.Correlation, codec.CreateReply{ID: t.ID(), Created: created, Settings: t.Settings()}))
+	return nil
+}
+
+func (s *session) describe(h codec.Header, section []byte) error {
+	name, err := codec.ParseTopicRequest(h.Type, section)
+	if err != nil {
+		return err
+	}
+	t, err := s.l.b.topics.Get(name)
+	if err != nil {
+		return err
+	}
+	s.send(codec.AppendDescription(s.frame(), h.Correlation, t.Describe()))
+	return nil
+}
+
+// partition looks up what a request names.
+func (s *session) partition(name string, index uint32) (*topic.Topic, *topic.Partition, error) {
+	if s.l.b.draining.Load() {
+		return nil, nil, codec.Errorf(codec.CodeDraining, "the broker is stopping")
+	}
+	t, err := s.l.b.topics.Get(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := t.Partition(index)
+	return t, p, err
+}
+
+// addHandle checks that num may become a handle.
+func (s *session) checkHandle(num uint32) error {
+	switch {
+	case num == 0:
+		return codec.Errorf(codec.CodeMalformedFrame, "0 is not a handle")
+	case s.handles[num] != nil:
+		return codec.Errorf(codec.CodeHandleInUse, "handle %d is in use", num)
+	case len(s.handles) >= s.l.b.limits.HandlesPerConn:
+		return codec.Errorf(codec.CodeTooManyHandles, "the connection has %d handles, which is the limit", len(s.handles))
+	}
+	return nil
+}
+
+func (s *session) addHandle(num uint32, h handle) {
+	if s.handles == nil {
+		s.handles = map[uint32]handle{}
+	}
+	s.handles[num] = h
+}
+
+func (s *session) closeHandle(h codec.Header, section []byte) error {
+	if err := codec.ParseEmpty(h.Type, section); err != nil {
+		return err
+	}
+	v := s.handles[h.Handle]
+	if v == nil {
+		return codec.Errorf(codec.CodeUnknownHandle, "handle %d is not open", h.Handle)
+	}
+	v.close(s, h.Correlation)
+	return nil
+}
+
+// frame returns where to append a control frame, which send then takes.
+func (s *session) frame() []byte { return s.out.frame(s.l.b.slabs) }
+
+// send queues a control frame that was appended to what frame returned.
+func (s *session) send(b []byte) {
+	s.out.commit(b)
+	s.markDirty()
+	if s.out.control > s.l.b.limits.controlBacklogHigh && !s.paused && s.phase == phaseReady {
+		s.paused = true // the peer does not read its answers: hear no more questions until it has
+		s.t.Pause()
+	}
+}
+
+// reply answers a request that cannot be served; a fatal error also ends the session.
+func (s *session) reply(corr, handle uint32, err error) {
+	var e *codec.WireError
+	if !errors.As(err, &e) {
+		s.l.b.log.Error("request failed", "conn", s.id, "peer", s.peer, "err", err)
+		e = codec.Errorf(codec.CodeInternal, "")
+	}
+	if e.Code.Info().Fatal || s.phase == phaseHello {
+		s.fail(corr, handle, e)
+		return
+	}
+	s.send(codec.AppendError(s.frame(), corr, handle, e))
+}
+
+// fail sends an error and closes the connection, so that the peer can still read why: what it sends meanwhile is thrown
+// away for a moment, since closing a socket with unread bytes would reset it.
+func (s *session) fail(corr, handle uint32, err error) {
+	var e *codec.WireError
+	if !errors.As(err, &e) {
+		e = codec.Errorf(codec.CodeInternal, "")
+	}
+	s.send(codec.AppendError(s.frame(), corr, handle, e))
+	s.closeSoon(e.Code, e.Detail)
+}
+
+// lingerFor is how long a connection that was sent a fatal error may take to read it.
+const lingerFor = time.Second
+
+func (s *session) closeSoon(code codec.Code, detail string) {
+	if s.phase >= phaseClosing {
+		return
+	}
+	s.l.b.log.Info("connection closed", "conn", s.id, "peer", s.peer, "client", s.client, "code", code, "detail", detail)
+	s.phase = phaseClosing
+	s.closeAt = s.l.now.Add(lingerFor)
+	if s.paused {
+		s.paused = false
+		s.t.Resume()
+	}
+	s.stash = nil
+	if s.body.slab != nil && s.body.own {
+		s.body.slab.Release()
+	}
+	s.body = publishBody{}
+	for num, h := range s.handles {
+		h.drop(s)
+		delete(s.handles, num)
+	}
+	s.last = nil
+	s.markDirty()
+}
+
+// tick looks at the session's deadlines.
+func (s *session) tick() {
+	now := s.l.now
+	limits := &s.l.b.limits
+	switch s.phase {
+	case phaseHello:
+		if now.Sub(s.opened) >= limits.LoginDeadline {
+			s.fail(0, 0, codec.Errorf(codec.CodeLoginTimeout, "no hello within %s", limits.LoginDeadline))
+		}
+	case phaseReady:
+		if silent := now.Sub(s.lastIn); silent >= 3*limits.Heartbeat && !s.paused {
+			s.fail(0, 0, codec.Errorf(codec.CodeHeartbeatTimeout, "nothing was heard for %s", silent.Round(time.Second)))
+		} else if now.Sub(s.lastOut) >= limits.Heartbeat-tickEvery && s.out.empty() {
+			s.send(codec.AppendHeartbeat(s.frame()))
+		}
+	case phaseClosing:
+		if !now.Before(s.closeAt) {
+			s.t.Close(nil)
+		}
+	}
+}
+
+func (s *session) unfinished() bool {
+	if s.phase != phaseReady {
+		return false
+	}
+	if !s.out.empty() || s.active.len() > 0 {
+		return true
+	}
+	for _, h := range s.handles {
+		if p, ok := h.(*publishing); ok && p.unconfirmed > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *session) markDirty() {
+	if !s.dirty {
+		s.dirty = true
+		s.l.dirty = append(s.l.dirty, s)
+	}
+}
+
+const (
+	// writeBytes is how much of batches is gathered for one writev. 256 KiB fills a loopback socket's buffer; more would
+	// only wait here.
+	writeBytes = 256 << 10
+	// pumpBytes is how much one session may write before others have their turn.
+	pumpBytes = 2 << 20
+)
+
+// pump writes what waits and what its subscriptions may take, until the socket is full or nothing is left.
+func (s *session) pump() {
+	if s.phase == phaseClosed {
+		return
+	}
+	for budget := pumpBytes; !s.out.blocked; {
+		for s.out.bytes < writeBytes && s.active.len() > 0 && s.phase == phaseReady {
+			s.active.pop().deliver(s)
+		}
+		if s.out.empty() {
+			break
+		}
+		if budget <= 0 {
+			s.l.later = append(s.l.later, s)
+			s.l.loop.RingLater()
+			return
+		}
+		iov := s.out.iov(s.l.iov[:0])
+		n, err := s.t.Writev(iov)
+		whole := s.out.bytes
+		if len(iov) == maxIOV {
+			whole = 0
+			for _, b := range iov {
+				whole += len(b)
+			}
+		}
+		clear(iov)
+		s.l.iov = iov[:0]
+		if err != nil {
+			s.t.Close(fmt.Errorf("write: %w", err))
+			return
+		}
+		if n > 0 {
+			s.lastOut = s.l.now
+			s.out.sent(n)
+			budget -= n
+		}
+		if n < whole {
+			s.out.blocked = true
+		}
+	}
+	if s.phase == phaseClosing && s.out.empty() && !s.shut {
+		s.shut = true
+		s.t.CloseWrite()
+	}
+	if s.paused && s.out.control < s.l.b.limits.controlBacklogHigh/4 {
+		s.paused = false
+		s.t.Resume()
+	}
+}
+
+// refuse tells a connection that was not let in why.
+func refuse(c net.Conn, why refusal) {
+	_, _ = c.Write(codec.AppendError(nil, 0, 0, codec.Errorf(codec.CodeTooManyConnections, "%s", why)))
+}

@@ -1,0 +1,140 @@
+package loop
+
+import (
+	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/topic"
+)
+
+// A subscription is a handle of a session that gets a partition's records.
+type subscription struct {
+	s      *session
+	num    uint32
+	cur    topic.Cursor
+	credit int  // bytes of batches that may still be delivered; one batch may overshoot it
+	queued bool // in session.active
+	gone   bool // cut off or closed; one that was cut off keeps its handle until the client closes it
+}
+
+func (s *session) subscribe(h codec.Header, section []byte) error {
+	m, err := codec.ParseSubscribe(section)
+	if err != nil {
+		return err
+	}
+	switch {
+	case m.Kind == codec.KindPull:
+		return codec.Errorf(codec.CodeNotYet, "pull is not built yet: sub is")
+	case m.Kind != codec.KindSub:
+		return codec.Errorf(codec.CodeInvalidSetting, "subscription kind %d is unknown", m.Kind)
+	case m.Name != "":
+		return codec.Errorf(codec.CodeNotYet, "named subscriptions are not built yet")
+	case uint64(m.CreditBytes) > uint64(s.l.b.limits.MaxCreditBytes):
+		return codec.Errorf(codec.CodeInvalidSetting, "a credit of %d bytes is above the limit of %d", m.CreditBytes, s.l.b.limits.MaxCreditBytes)
+	}
+	t, part, err := s.partition(m.Topic, m.Partition)
+	if err != nil {
+		return err
+	}
+	if err := s.checkHandle(h.Handle); err != nil {
+		return err
+	}
+	for _, v := range s.handles {
+		if other, ok := v.(*subscription); ok && !other.gone && other.cur.Partition() == part {
+			return codec.Errorf(codec.CodeHandleInUse, "handle %d of this connection is subscribed to %s/%d already", other.num, m.Topic, m.Partition)
+		}
+	}
+	sub := &subscription{s: s, num: h.Handle, credit: int(m.CreditBytes)}
+	sub.cur.Tag = sub
+	start, high, begin, err := part.Attach(&sub.cur, s.l, m.From, m.Value, s.l.now.UnixMilli())
+	if err != nil {
+		return err
+	}
+	s.addHandle(h.Handle, sub)
+	s.send(codec.AppendSubscribeReply(s.frame(), h.Correlation, h.Handle, codec.SubscribeReply{
+		ID: t.ID(), Partitions: t.Settings().Partitions, Start: start, High: high, Begin: begin,
+	}))
+	sub.ready()
+	return nil
+}
+
+func (s *session) credit(h codec.Header, section []byte) error {
+	bytes, err := codec.ParseCredit(section)
+	if err != nil {
+		return err
+	}
+	sub, ok := s.handles[h.Handle].(*subscription)
+	if !ok {
+		return codec.Errorf(codec.CodeUnknownHandle, "handle %d is not a subscription", h.Handle)
+	}
+	if sub.gone {
+		return nil
+	}
+	if int64(sub.credit)+int64(bytes) > int64(s.l.b.limits.MaxCreditBytes) {
+		return codec.Errorf(codec.CodeWindowExceeded, "a credit of %d bytes and %d more is above the limit of %d", sub.credit, bytes, s.l.b.limits.MaxCreditBytes)
+	}
+	sub.credit += int(bytes)
+	sub.ready()
+	return nil
+}
+
+// ready queues the subscription for the session's pump: there may be something to take.
+func (sub *subscription) ready() {
+	if sub.gone || sub.s.phase != phaseReady {
+		return
+	}
+	if !sub.queued {
+		sub.queued = true
+		sub.s.active.push(sub)
+	}
+	if !sub.s.out.blocked {
+		sub.s.markDirty()
+	}
+}
+
+// deliver puts the next batches into the outbox as one frame. It is called by the pump, which has taken the subscription
+// off the queue.
+func (sub *subscription) deliver(s *session) {
+	sub.queued = false
+	if sub.gone {
+		return
+	}
+	if sub.cur.Cut() {
+		sub.drop(s) // the handle stays: a credit may be on its way
+		detail := "the ring was full behind this consumer for longer than the stall limit"
+		s.l.b.log.Warn("consumer cut off", "conn", s.id, "peer", s.peer, "client", s.client,
+			"topic", sub.cur.Partition().Topic().Name(), "partition", sub.cur.Partition().Index(), "reason", detail)
+		s.send(codec.AppendError(s.frame(), 0, sub.num, codec.Errorf(codec.CodeSlowConsumer, "%s", detail)))
+		return
+	}
+	if sub.credit <= 0 {
+		return // a credit frame queues it again
+	}
+	t := &s.l.taken
+	t.Reset()
+	sub.cur.Take(t, min(sub.credit, writeBytes), s.l.now.UnixMilli())
+	if len(t.Batches) == 0 && t.Gap.Next == 0 {
+		return // a wake-up queues it again
+	}
+	s.out.commit(codec.AppendDeliver(s.frame(), sub.num, &codec.Deliver{
+		Start: t.Start, High: t.High, AppendMillis: t.AppendMillis, Count: uint16(len(t.Batches)), Gap: t.Gap,
+	}, t.Bytes))
+	for i := range t.Batches {
+		s.out.data(t.Batches[i].Bytes, t.Batches[i].Slab)
+		t.Batches[i] = topic.TakenBatch{}
+	}
+	sub.credit -= t.Bytes
+	sub.queued = true
+	s.active.push(sub)
+}
+
+func (sub *subscription) close(s *session, corr uint32) {
+	delete(s.handles, sub.num)
+	sub.drop(s)
+	s.send(codec.AppendCloseReply(s.frame(), corr, sub.num))
+}
+
+func (sub *subscription) drop(s *session) {
+	if !sub.gone {
+		sub.gone = true
+		sub.cur.Detach(s.l.now.UnixMilli())
+	}
+}
