@@ -638,7 +638,7 @@ func (r *recovery) link(used []*found) []*found {
 	for i, f := range used {
 		// A header that was lost is a torn first write, unless something in the segment was confirmed, or the segment is what
 		// remains after everything before it was trimmed.
-		torn := f.header.Base >= r.proven && (len(kept) > 0 || f.header.Base == 0)
+		torn := f.header.Base >= r.proven && (len(kept) > 0 || r.files[0].base == 0)
 		if f.row.action == salvage && torn {
 			r.cutSegments(used[i:], max(end, f.header.Base), "the header was never written: nothing in the segment was confirmed")
 			return kept
