@@ -1127,8 +1127,8 @@ func (l *Log) syncLocked() {
 		to  codec.Offset
 	}
 	var targets []target
-	for i := len(l.segments) - 1; i >= 0 && l.segments[i].synced < l.segments[i].limit(); i-- {
-		if seg := l.segments[i]; seg.ready {
+	for i := len(l.segments) - 1; i >= 0 && !l.segments[i].sealed; i-- {
+		if seg := l.segments[i]; seg.ready && seg.synced < seg.next {
 			targets = append(targets, target{seg: seg, f: seg.handles[0], to: seg.next})
 		}
 	}
@@ -1163,8 +1163,8 @@ func (l *Log) syncLocked() {
 		}
 		l.settleDurableLocked()
 		l.retainLocked()
-		if l.opts.Sync == SyncInterval && l.syncAt.IsZero() && l.written > l.durable {
-			l.syncAt = began.Add(l.opts.Interval)
+		if l.opts.Sync == SyncInterval && l.written > l.durable {
+			l.syncAt = began.Add(l.opts.Interval) // whatever was set may have passed while this sync was under way
 			l.sy.setAlarm(&l.alarm, l.syncAt)
 		}
 	})
