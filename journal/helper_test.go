@@ -82,7 +82,8 @@ type testLog struct {
 	refused *RefusedError
 	err     *PoisonedError
 
-	batches map[codec.Offset][]byte // appended, by base offset
+	first   codec.Offset            // next when the log was opened
+	batches map[codec.Offset][]byte // appended since and not refused, by base offset
 	calls   int
 }
 
@@ -100,6 +101,9 @@ func tryOpen(t testing.TB, fsys vfs.FS, dir string, opts Options) (*testLog, err
 	opts.OnProgress = tl.progress
 	l, err := Open(fsys, dir, opts)
 	tl.Log = l
+	if err == nil {
+		tl.first = l.Next()
+	}
 	return tl, err
 }
 
@@ -150,6 +154,11 @@ func (tl *testLog) wait(what string, cond func() bool) {
 // append appends a batch of n records and returns what was appended.
 func (tl *testLog) append(n, size int) ([]byte, error) {
 	base := tl.Next()
+	for at := range tl.batches {
+		if at >= base {
+			delete(tl.batches, at) // refused since
+		}
+	}
 	b := makeBatch(base, n, size, 1_700_000_000_000+int64(base), codec.NoProducer)
 	if err := tl.Append([][]byte{b}); err != nil {
 		return nil, err

@@ -35,6 +35,8 @@ func (o *outcome) take(tl *testLog) {
 	tl.mu.Lock()
 	defer tl.mu.Unlock()
 	o.confirmed = max(o.confirmed, tl.prog.Durable)
+	// What is not in tl.batches any more was refused.
+	maps.DeleteFunc(o.appended, func(base codec.Offset, _ []byte) bool { return base >= tl.first })
 	maps.Copy(o.appended, tl.batches)
 	if tl.err != nil {
 		o.poisoned = true
