@@ -145,7 +145,7 @@ func (tl *testLog) wait(what string, cond func() bool) {
 	defer tl.mu.Unlock()
 	for !cond() {
 		if late {
-			tl.t.Fatalf("waited too long for %s; progress %+v", what, tl.prog)
+			tl.t.Fatalf("waited too long for %s; progress %+v\n%s", what, tl.prog, tl.describe())
 		}
 		tl.changed.Wait()
 	}
@@ -245,6 +245,7 @@ func readFrom(t testing.TB, l *Log, offset codec.Offset) contents {
 		var gap *GapError
 		var corrupt *CorruptionError
 		var short *ShortBufferError
+		var out *RangeError
 		next := r.Next
 		switch {
 		case errors.As(r.Err, &gap):
@@ -256,6 +257,8 @@ func readFrom(t testing.TB, l *Log, offset codec.Offset) contents {
 		case errors.As(r.Err, &short):
 			buf = make([]byte, short.Need)
 			continue
+		case errors.As(r.Err, &out) && out.Start > offset:
+			next = out.Start // trimmed while it was read
 		case r.Err != nil:
 			t.Fatalf("read at %d: %v", offset, r.Err)
 		default:

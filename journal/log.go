@@ -359,7 +359,8 @@ func (l *Log) takesLocked(size int64) error {
 
 // roomLocked returns the segment that the next size bytes go to.
 func (l *Log) roomLocked(size int64) *segment {
-	if l.active == nil || l.active.reserved > 0 && l.active.reserved+size > l.opts.SegmentBytes {
+	// A segment without a record has the base offset, and so the name, of the one that would follow it.
+	if l.active == nil || l.next > l.active.base && l.active.reserved+size > l.opts.SegmentBytes {
 		l.rollLocked()
 	}
 	l.active.reserved += size
@@ -382,6 +383,7 @@ func (l *Log) rollLocked() {
 	wall, mono := l.opts.Clock.Now()
 	if old := l.active; old != nil {
 		old.end = l.next
+		l.openLocked(old) // it may have been closed since its last append
 		l.sealLocked(old)
 	}
 	var snapshot []byte
@@ -497,7 +499,7 @@ func (l *Log) setAside(seg *segment) error {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := l.fsys.Rename(seg.path, aside); err != nil {
+		if err := l.fsys.Rename(seg.path, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		seg.taken = false
@@ -543,8 +545,9 @@ func (l *Log) reopen(seg *segment) {
 		return
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	seg.opening = false
-	l.mu.Unlock()
+	l.sealLocked(seg)
 }
 
 func (l *Log) opened(seg *segment, f vfs.File) {
@@ -566,6 +569,7 @@ func (l *Log) syncName(seg *segment) {
 	}
 	seg.named = true
 	l.settleDurableLocked()
+	l.sealLocked(seg)
 	if l.state == stateOpen || l.state == stateClosing {
 		l.makeLocked()
 	}

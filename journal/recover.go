@@ -339,6 +339,14 @@ func (r *recovery) run() error {
 	}
 	r.decideRest(used)
 	used = r.link(used)
+	if len(used) == 0 {
+		// What is left alone is all that there will be; the next Open must come to the same end.
+		for _, f := range r.files {
+			if f.row.action == leaveDamaged {
+				r.proven = max(r.proven, f.base)
+			}
+		}
+	}
 	r.settle(used)
 	if err := r.replay(used); err != nil {
 		return err
@@ -982,9 +990,10 @@ func (r *recovery) rewrite(f *found, file vfs.File) error {
 	if r.marked > f.seg.base {
 		from, _, _ = lookup(f.seg.index, r.marked, f.start())
 	}
-	buf := make([]byte, min(Position(scanBytes), f.seg.pos-from))
-	for from < f.seg.pos {
-		b := buf[:min(Position(len(buf)), f.seg.pos-from)]
+	end := min(f.seg.pos, f.size) // the padding of the last group may be missing
+	buf := make([]byte, min(Position(scanBytes), max(0, end-from)))
+	for from < end {
+		b := buf[:min(Position(len(buf)), end-from)]
 		n, err := file.ReadAt(b, int64(from))
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
@@ -1054,6 +1063,12 @@ func (r *recovery) finish(kept []*found) {
 		} else {
 			l.active = seg
 		}
+		if l.active == nil && seg.next == seg.base && seg.lost == nil && f == kept[len(kept)-1] {
+			// Nothing in it can be read, and the next segment needs its name.
+			l.next = seg.next
+			l.taken[seg.base] = struct{}{}
+			continue
+		}
 		l.segments = append(l.segments, seg)
 		l.next = seg.next
 		if seg.lost != nil {
@@ -1068,6 +1083,9 @@ func (r *recovery) finish(kept []*found) {
 	}
 	l.next = max(l.next, r.proven)
 	l.written, l.durable, l.gapFrom = l.next, l.next, l.next
+	if len(l.segments) == 0 {
+		l.start = l.next
+	}
 	l.marked = r.marked
 	l.epoch = r.epoch + 1
 	r.report.Segments = len(kept)

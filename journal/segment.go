@@ -261,7 +261,8 @@ func (l *Log) discard(sp *spare) {
 
 // sealLocked ends a segment once all of it is written and nothing else goes on in it.
 func (l *Log) sealLocked(seg *segment) {
-	if seg.end < 0 || seg.next != seg.end || seg.sealing || seg.sealed || seg.extending || seg.zeroing > 0 || !seg.ready ||
+	if seg.end < 0 || seg.next != seg.end || seg.sealing || seg.sealed || seg.opening || seg.extending ||
+		seg.zeroing > 0 || !seg.ready ||
 		l.state != stateOpen && l.state != stateClosing {
 		return
 	}
