@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/journal/vfs"
@@ -52,6 +53,8 @@ func FuzzRecover(f *testing.F) {
 		if len(first)+len(second) > 1<<20 {
 			return
 		}
+		watchdog := time.AfterFunc(testDeadline, func() { panic("opening and reading takes too long") })
+		defer watchdog.Stop()
 		sy, rd := NewSyncers(1), NewReaders(1, 2)
 		defer rd.Close()
 		defer sy.Close()
@@ -92,7 +95,7 @@ func FuzzRecover(f *testing.F) {
 		if err != nil {
 			return // of another version
 		}
-		next, start := l.Next(), l.Start()
+		next, start, damaged := l.Next(), l.Start(), l.Report().DamageCount > 0
 		buf := make([]byte, 1<<20)
 		for off := start; off < l.Written(); {
 			r := readOne(l.Log, off, buf)
@@ -123,7 +126,8 @@ func FuzzRecover(f *testing.F) {
 		if err != nil {
 			t.Fatalf("opening again: %v", err)
 		}
-		if l.Next() != next || l.Start() != start {
+		// With damage, and files that are copies of others, what was left alone may be of use the next time; nothing is used twice.
+		if !damaged && (l.Next() != next || l.Start() != start) || l.Next() < next {
 			t.Errorf("the log has %d to %d, opened again %d to %d", start, next, l.Start(), l.Next())
 		}
 		if next < 1<<62 {
@@ -261,12 +265,16 @@ func writeGolden(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, e := range list {
+		last := segmentName(l.Log.active.base)
+		for _, e := range list {
 			b, err := readSmall(mem, testDir+"/"+e.Name, 1<<20)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if i == len(list)-1 {
+			if kind, _ := parseName(e.Name); kind == nameTemp {
+				continue
+			}
+			if e.Name == last {
 				b = append(b, add...)
 			}
 			if err := os.WriteFile(filepath.Join(dir, name, e.Name), b, 0o644); err != nil {
