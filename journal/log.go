@@ -1167,8 +1167,10 @@ func (l *Log) syncLocked() {
 		}
 		l.settleDurableLocked()
 		l.retainLocked()
+		// Whatever was set may have passed while this sync was under way.
+		l.syncAt = time.Time{}
 		if l.opts.Sync == SyncInterval && l.written > l.durable {
-			l.syncAt = began.Add(l.opts.Interval) // whatever was set may have passed while this sync was under way
+			l.syncAt = began.Add(l.opts.Interval)
 			l.sy.setAlarm(&l.alarm, l.syncAt)
 		}
 	})

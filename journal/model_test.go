@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/internal/invariant"
 	"github.com/lightio/lightq/journal/vfs"
 )
 
@@ -254,8 +255,8 @@ func TestReadersBesideRetention(t *testing.T) {
 
 // Nothing is allocated for a batch once a log is warm.
 func TestAppendAllocatesNothing(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it needs a quiet run")
+	if invariant.Enabled {
+		t.Skip("the race detector and the invariants allocate")
 	}
 	p := newPools(t)
 	w := &window{}
