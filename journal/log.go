@@ -1230,8 +1230,11 @@ func (l *Log) Close() error {
 		l.kickLocked()
 	}
 	l.drainLocked()
-	if l.state == stateClosing && l.opts.Sync != SyncAlways {
-		l.syncLocked()
+	// A sync that was under way may have begun before the last write.
+	for l.state == stateClosing && l.durable < l.written {
+		if l.syncLocked(); !l.syncing {
+			break
+		}
 		l.drainLocked()
 	}
 	if l.state == stateClosing {
