@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/internal/invariant"
 )
 
 // The bytes of docs/JOURNAL.md. All numbers are big-endian.
@@ -185,6 +186,9 @@ func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 func alignUp(p Position, to Position) Position { return (p + to - 1) / to * to }
 
 func (g *Group) encode(dst []byte) {
+	if invariant.Enabled {
+		invariant.Check(g.Durable <= g.Next && g.Base <= g.Next, "group %+v", *g)
+	}
 	be := binary.BigEndian
 	be.PutUint32(dst[0:], groupMagic)
 	dst[4] = byte(g.Kind)

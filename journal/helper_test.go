@@ -154,14 +154,14 @@ func (tl *testLog) wait(what string, cond func() bool) {
 // append appends a batch of n records and returns what was appended.
 func (tl *testLog) append(n, size int) ([]byte, error) {
 	base := tl.Next()
+	b := makeBatch(base, n, size, 1_700_000_000_000+int64(base), codec.NoProducer)
+	if err := tl.Append([][]byte{b}); err != nil {
+		return nil, err
+	}
 	for at := range tl.batches {
 		if at >= base {
 			delete(tl.batches, at) // refused since
 		}
-	}
-	b := makeBatch(base, n, size, 1_700_000_000_000+int64(base), codec.NoProducer)
-	if err := tl.Append([][]byte{b}); err != nil {
-		return nil, err
 	}
 	tl.batches[base] = b
 	return b, nil

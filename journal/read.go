@@ -283,13 +283,7 @@ func (r *Readers) acquire(l *Log, seg *segment) (*openFile, error) {
 		o.users++
 		r.mu.Unlock()
 		// Whoever removes the segment from here on sees a user, so the file cannot become another segment's under our hands.
-		l.mu.Lock()
-		name := seg.path
-		if seg.from != "" {
-			name = seg.from
-		}
-		l.mu.Unlock()
-		o.file, o.err = l.fsys.OpenRead(name)
+		o.file, o.err = l.openForReading(seg)
 		close(o.ready)
 	} else {
 		o.users++
@@ -309,6 +303,19 @@ func (r *Readers) acquire(l *Log, seg *segment) (*openFile, error) {
 		return nil, err
 	}
 	return o, nil
+}
+
+// openForReading opens a segment's file, which may be getting its name at this moment.
+func (l *Log) openForReading(seg *segment) (vfs.File, error) {
+	l.mu.Lock()
+	from := seg.from
+	l.mu.Unlock()
+	if from != "" {
+		if f, err := l.fsys.OpenRead(from); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return f, err
+		}
+	}
+	return l.fsys.OpenRead(seg.path)
 }
 
 func (r *Readers) release(o *openFile) {

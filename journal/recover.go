@@ -907,6 +907,9 @@ func (r *recovery) change(kept []*found) error {
 	}
 	unmarked := len(kept) > 0 && kept[len(kept)-1].appendable() && kept[len(kept)-1].mark < end
 	if !dirty && !unmarked {
+		if len(kept) > 0 && r.marked <= kept[len(kept)-1].seg.base {
+			return l.fsys.SyncDir(l.dir) // no record says that the name of the last segment was synced
+		}
 		return nil
 	}
 	r.dirty = true
@@ -1055,11 +1058,10 @@ func (r *recovery) finish(kept []*found) {
 		seg.ageAt, seg.born, seg.made = mono, mono, true
 		seg.age = time.Duration(max(0, wall-max(seg.stats.MaxTime, f.header.Created))) * time.Millisecond
 		seg.formed, seg.synced = seg.next, seg.next
-		seg.named = seg.named || r.dirty || r.marked > seg.base
+		seg.named = true // a record says so, or the directory was synced just now
 		seg.reserved = int64(seg.pos - f.start())
 		if !f.appendable() || f != kept[len(kept)-1] {
 			seg.end = seg.next
-			seg.named = true
 		} else {
 			l.active = seg
 		}

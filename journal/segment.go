@@ -268,7 +268,7 @@ func (l *Log) sealLocked(seg *segment) {
 	}
 	seg.sealing = true
 	seal := encodeSeal(Group{
-		Position: seg.pos, Base: seg.next, Next: seg.next, Time: seg.stats.MaxTime, Durable: l.durable, Epoch: l.epoch,
+		Position: seg.pos, Base: seg.next, Next: seg.next, Time: seg.stats.MaxTime, Durable: min(l.durable, seg.next), Epoch: l.epoch,
 		Salt: seg.header.Salt,
 	}, seg.stats)
 	at := seg.pos
