@@ -118,7 +118,7 @@ func TestRequestsEnd(t *testing.T) {
 				t.Errorf("%s: %v after %v", name, err, time.Since(start))
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			go func() { time.Sleep(time.Second); cancel() }()
+			go func() { <-time.After(time.Second); cancel() }()
 			start = time.Now()
 			if err := request(ctx); !errors.Is(err, context.Canceled) || time.Since(start) != time.Second {
 				t.Errorf("%s: %v after %v", name, err, time.Since(start))
@@ -193,7 +193,7 @@ func TestHeartbeats(t *testing.T) {
 		}
 		for i := range 20 {
 			before := f.count(codec.TypeHeartbeat)
-			time.Sleep(interval)
+			<-time.After(interval)
 			synctest.Wait()
 			if n := f.count(codec.TypeHeartbeat) - before; n < 3 {
 				t.Errorf("interval %d: %d heartbeats of three connections", i, n)
@@ -219,7 +219,7 @@ func TestHeartbeats(t *testing.T) {
 		if d := time.Since(start); d < 3*interval || d > 4*interval {
 			t.Errorf("the silent broker was given up after %v", d)
 		}
-		time.Sleep(interval)
+		<-time.After(interval)
 		synctest.Wait()
 		if err := p.Err(); !errors.Is(err, codec.CodeHeartbeatTimeout) || !isConn(err) {
 			t.Errorf("producer: %v", err)

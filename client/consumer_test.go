@@ -178,7 +178,7 @@ func TestFramesInPieces(t *testing.T) {
 		wg.Go(func() {
 			for _, x := range frame {
 				fc.send([]byte{x})
-				time.Sleep(50 * time.Millisecond)
+				<-time.After(50 * time.Millisecond)
 			}
 		})
 		var got []string

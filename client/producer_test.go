@@ -300,7 +300,7 @@ func TestWindowBlocksAndEndsWithContext(t *testing.T) {
 		}()
 		for !isClosed(p.closing) {
 			release(1)
-			time.Sleep(time.Millisecond) // virtual
+			<-time.After(time.Millisecond) // virtual
 		}
 		if n := len(f.values(0)); n != taken+400 {
 			t.Errorf("%d records stored, want %d", n, taken+400)
@@ -342,7 +342,7 @@ func TestWokenAndCancelled(t *testing.T) {
 		go func() {
 			for !isClosed(p.closing) {
 				release(1)
-				time.Sleep(time.Millisecond) // virtual
+				<-time.After(time.Millisecond) // virtual
 			}
 		}()
 		if err := p.Close(t.Context()); err != nil {
@@ -351,7 +351,7 @@ func TestWokenAndCancelled(t *testing.T) {
 		if n := len(f.values(0)); n != taken {
 			t.Errorf("%d records stored, %d were taken", n, taken)
 		}
-		time.Sleep(time.Second) // virtual
+		<-time.After(time.Second) // virtual
 		f.stop(c)
 	})
 }
@@ -394,7 +394,7 @@ func TestHeldRecordsLeave(t *testing.T) {
 		if f.batches(0) != idleBatches+1 {
 			t.Fatal("a record was sent at once although the pipe is full")
 		}
-		time.Sleep(holdTime)
+		<-time.After(holdTime)
 		synctest.Wait()
 		if f.batches(0) != idleBatches+2 {
 			t.Fatalf("a record still waits after %v", holdTime)
@@ -440,7 +440,7 @@ func TestBurstIsSentInFullBatches(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(holdTime)
+		<-time.After(holdTime)
 		synctest.Wait()
 		if got := len(f.values(0)); got != n {
 			t.Errorf("%d of %d records are there %v after the burst", got, n, time.Since(start))
@@ -479,9 +479,9 @@ func TestLinger(t *testing.T) {
 			if err := p.PublishAsync(t.Context(), m, func(Receipt, error) { took = time.Since(start) }); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(linger / 4)
+			<-time.After(linger / 4)
 		}
-		time.Sleep(linger)
+		<-time.After(linger)
 		synctest.Wait()
 		if took != linger || f.batches(0) != 1 {
 			t.Errorf("three records in %d batches after %v, want one after %v", f.batches(0), took, linger)

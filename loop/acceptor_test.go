@@ -160,7 +160,7 @@ func TestAcceptBursts(t *testing.T) {
 		if n := strings.Count(log.String(), "\n"); n != 1 {
 			t.Errorf("%d lines for one burst:\n%s", n, log.String())
 		}
-		time.Sleep(time.Minute) // the bubble's clock
+		<-time.After(time.Minute) // the bubble's clock
 		listener.script <- emfile
 		synctest.Wait()
 		if n := strings.Count(log.String(), "\n"); n != 2 {
@@ -178,7 +178,7 @@ func TestAcceptorCloseInBackoff(t *testing.T) {
 			script[i] = error(syscall.EMFILE)
 		}
 		a := startAcceptor(acceptOptions{Listener: newFakeListener(script...), Reactor: attachTo(nil)})
-		time.Sleep(10 * time.Second) // the bubble's clock
+		<-time.After(10 * time.Second) // the bubble's clock
 		start := time.Now()
 		a.close()
 		a.close()
@@ -360,7 +360,7 @@ func TestAcceptor(t *testing.T) {
 	_ = third.Close()
 
 	_ = second.Close()
-	await(t, ended, "closed")
+	_ = await(t, ended, "closed")
 	fourth := dial()
 	defer fourth.Close() //nolint:errcheck // nothing depends on it
 	echoes(fourth)

@@ -168,7 +168,7 @@ func TestF46LengthsThatLie(t *testing.T) {
 			if a.code == codec.CodeNone {
 				continue
 			}
-			p.expectError(a.code)
+			_ = p.expectError(a.code)
 			if _, _, _, err := p.tryNext(); !errors.Is(err, io.EOF) && !isReset(err) {
 				t.Fatalf("length %#x: the connection is still open: %v", a.length, err)
 			}

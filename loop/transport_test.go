@@ -69,7 +69,7 @@ func connectUnix(t testing.TB) (peer, ours net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // best effort
+	defer func() { _ = os.RemoveAll(dir) }() // best effort
 	return connectOver(t, "unix", filepath.Join(dir, "s"))
 }
 
@@ -802,7 +802,7 @@ func TestLargeFrame(t *testing.T) {
 		peer := g.attach(p, nil)
 		sent := make([]byte, head+body)
 		fill(sent, 0)
-		go peer.Write(sent) //nolint:errcheck // the reader notices
+		go func() { _, _ = peer.Write(sent) }() // the reader notices
 		await(t, whole, "the frame")
 		if i := samePattern(frame, head); i >= 0 {
 			t.Fatalf("byte %d differs", i)
@@ -923,7 +923,7 @@ func TestCloseInside(t *testing.T) {
 			p.onWritable = shut
 			peer := g.attach(p, nil)
 			g.do(p.Loop(), func() { u.push(p) })
-			go io.Copy(io.Discard, peer) //nolint:errcheck // ends with the connection
+			go func() { _, _ = io.Copy(io.Discard, peer) }() // ends with the connection
 			return peer
 		}},
 		{"ring", func(g *rig, p *probe) net.Conn {
@@ -1016,7 +1016,7 @@ func TestCloseNeighbour(t *testing.T) {
 			}
 			// The loop lives.
 			g.do(p.Loop(), func() { p.Close(nil) })
-			await(t, p.end, "closed")
+			_ = await(t, p.end, "closed")
 		})
 	}
 }
@@ -1425,7 +1425,7 @@ func TestNoLeaks(t *testing.T) {
 			default:
 				continue // closed by Stop
 			}
-			await(t, p.end, "closed")
+			_ = await(t, p.end, "closed")
 		}
 		g.r.Stop()
 		for _, peer := range peers {
@@ -1451,7 +1451,7 @@ func TestLingerEnds(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, p.end, "closed")
+	_ = await(t, p.end, "closed")
 	eventually(t, "the connection to be closed", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -191,29 +191,36 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+func shut(t *testing.T, f *os.File) {
+	t.Helper()
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestIsPipe(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
+	defer shut(t, w)
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer null.Close()
+	defer shut(t, null)
 	file, err := os.Create(t.TempDir() + "/file")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	defer shut(t, file)
 	if !IsPipe(r) || IsPipe(null) || IsPipe(file) {
 		t.Errorf("pipe %v, null %v, file %v", IsPipe(r), IsPipe(null), IsPipe(file))
 	}
 	if IsTerminal(r) || IsTerminal(null) || IsTerminal(file) {
 		t.Error("one of them is taken for a terminal")
 	}
-	r.Close()
+	shut(t, r)
 	if IsPipe(r) {
 		t.Error("a closed file is taken for a pipe")
 	}
@@ -224,7 +231,7 @@ func TestWhenReaderGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
+	defer shut(t, w)
 	gone := make(chan struct{})
 	WhenReaderGone(w, func() { close(gone) })
 	select {
@@ -232,6 +239,6 @@ func TestWhenReaderGone(t *testing.T) {
 		t.Fatal("told before the reader has gone")
 	default:
 	}
-	r.Close()
+	shut(t, r)
 	<-gone // the test's own deadline is the limit
 }

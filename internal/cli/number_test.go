@@ -40,12 +40,25 @@ func TestSizeRoundTrip(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	for _, tc := range [][2]string{
-		{FormatSize(64 << 20), "64MiB"}, {FormatSize(1 << 30), "1GiB"}, {FormatSize(1536), "1536"}, {FormatSize(0), "0"},
-		{Thousands(0), "0"}, {Thousands(999), "999"}, {Thousands(1000), "1,000"}, {Thousands(-1234567), "-1,234,567"},
-		{Thousands(-999), "-999"}, {Thousands(math.MaxInt64), "9,223,372,036,854,775,807"},
-		{Plural(1, "partition"), "1 partition"}, {Plural(0, "partition"), "0 partitions"}, {Plural(1234, "record"), "1,234 records"},
-		{ShortTime(0), "0 ns"}, {ShortTime(999), "999 ns"}, {ShortTime(81_300), "81.3 µs"}, {ShortTime(4_250_000), "4.25 ms"},
-		{ShortTime(1_300_000_000), "1.300 s"}, {ShortTime(-81_300), "-81.3 µs"},
+		{FormatSize(64 << 20), "64MiB"},
+		{FormatSize(1 << 30), "1GiB"},
+		{FormatSize(1536), "1536"},
+		{FormatSize(0), "0"},
+		{Thousands(0), "0"},
+		{Thousands(999), "999"},
+		{Thousands(1000), "1,000"},
+		{Thousands(-1234567), "-1,234,567"},
+		{Thousands(-999), "-999"},
+		{Thousands(math.MaxInt64), "9,223,372,036,854,775,807"},
+		{Plural(1, "partition"), "1 partition"},
+		{Plural(0, "partition"), "0 partitions"},
+		{Plural(1234, "record"), "1,234 records"},
+		{ShortTime(0), "0 ns"},
+		{ShortTime(999), "999 ns"},
+		{ShortTime(81_300), "81.3 µs"},
+		{ShortTime(4_250_000), "4.25 ms"},
+		{ShortTime(1_300_000_000), "1.300 s"},
+		{ShortTime(-81_300), "-81.3 µs"},
 	} {
 		if tc[0] != tc[1] {
 			t.Errorf("got %q, want %q", tc[0], tc[1])

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"maps"
@@ -168,10 +169,12 @@ var (
 )
 
 // checkFieldCases compares the rows of the table with the case numbers in the comments of tests: each row must name
-// tests that exist in a file that claims the case, and each claimed case must have a row.
+// tests that exist in a file that claims the case, and of each file that claims a case its row must name a test.
 func checkFieldCases(t *tree) (findings []string) {
-	claims := map[string]string{}         // case → where a test's comment first claims it
+	type claim struct{ id, file string }
+	claims := map[claim]string{}          // → where a test's comment first makes it
 	tests := map[string]map[string]bool{} // test → the cases claimed in the files that declare it
+	declared := map[string][]string{}     // file → its tests
 	for f := range t.files {
 		if !f.test {
 			continue
@@ -180,8 +183,8 @@ func checkFieldCases(t *tree) (findings []string) {
 		for _, group := range f.Comments {
 			for _, id := range caseID.FindAllString(group.Text(), -1) {
 				inFile[id] = true
-				if claims[id] == "" {
-					claims[id] = t.at(group.Pos())
+				if c := (claim{id, f.path}); claims[c] == "" {
+					claims[c] = t.at(group.Pos())
 				}
 			}
 		}
@@ -194,10 +197,11 @@ func checkFieldCases(t *tree) (findings []string) {
 				tests[fn.Name.Name] = map[string]bool{}
 			}
 			maps.Copy(tests[fn.Name.Name], inFile)
+			declared[f.path] = append(declared[f.path], fn.Name.Name)
 		}
 	}
 
-	rows := map[string]bool{}
+	rows := map[string][]string{} // case → the tests that its row names
 	for i, line := range lines(t.text[caseTable], false) {
 		row := caseRow.FindStringSubmatch(line)
 		if row == nil {
@@ -206,11 +210,11 @@ func checkFieldCases(t *tree) (findings []string) {
 		report := func(format string, args ...any) {
 			findings = append(findings, fmt.Sprintf("%s:%d: case %s %s", caseTable, i, row[1], fmt.Sprintf(format, args...)))
 		}
-		if rows[row[1]] {
+		if rows[row[1]] != nil {
 			report("has a row already")
 		}
-		rows[row[1]] = true
 		named := testName.FindAllString(row[2], -1)
+		rows[row[1]] = append([]string{}, named...)
 		if len(named) == 0 {
 			report("names no test")
 		}
@@ -223,9 +227,14 @@ func checkFieldCases(t *tree) (findings []string) {
 			}
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(claims)) {
-		if !rows[id] {
-			findings = append(findings, fmt.Sprintf("%s: case %s has no row in %s", claims[id], id, caseTable))
+	byPlace := func(a, b claim) int { return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.file, b.file)) }
+	for _, c := range slices.SortedFunc(maps.Keys(claims), byPlace) {
+		named, ok := rows[c.id]
+		switch {
+		case !ok:
+			findings = append(findings, fmt.Sprintf("%s: case %s has no row in %s", claims[c], c.id, caseTable))
+		case !slices.ContainsFunc(named, func(name string) bool { return slices.Contains(declared[c.file], name) }):
+			findings = append(findings, fmt.Sprintf("%s: the row of case %s in %s names no test of this file", claims[c], c.id, caseTable))
 		}
 	}
 	return findings
@@ -272,11 +281,13 @@ var docCases = []ruleCase{
 		"docs/TESTING.md":    "| case | tests |\n|---|---|\n| F45 | `TestGone` |\n| F46 | `TestOther` |\n| F47 | |\n| F47 | `TestHalf` |\n",
 		"loop/half_test.go":  "package loop\n\n// Cases F47 and F76.\nfunc TestHalf() {}\n",
 		"loop/other_test.go": "package loop\n\nfunc TestOther() {}\n",
+		"loop/third_test.go": "package loop\n\n// Case F47 again.\nfunc TestThird() {}\n",
 	}, []string{
 		"docs/TESTING.md:3: case F45 names TestGone, which does not exist",
 		"docs/TESTING.md:4: case F46 names TestOther, but no comment",
 		"docs/TESTING.md:5: case F47 names no test",
 		"docs/TESTING.md:6: case F47 has a row already",
+		"loop/third_test.go:3: the row of case F47 in docs/TESTING.md names no test of this file",
 		"loop/half_test.go:3: case F76 has no row",
 	}},
 }

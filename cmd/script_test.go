@@ -1,0 +1,266 @@
+package cmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lightio/lightq/internal/program"
+	"github.com/lightio/lightq/loop"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	run := func(f func([]string) int) func() { return func() { os.Exit(f(os.Args[1:])) } }
+	testscript.Main(m, map[string]func(){
+		"lightq-broker":   run(program.Broker),
+		"lightq-topic":    run(program.Topic),
+		"lightq-producer": run(program.Producer),
+		"lightq-consumer": run(program.Consumer),
+	})
+}
+
+// deadline bounds everything that a script waits for.
+const deadline = time.Minute
+
+// TestScripts runs the scripts. Each has a broker of its own at $BROKER, and these commands beside testscript's:
+//
+//	exits CODE PROGRAM ARG…         run a program and check its exit code
+//	start NAME WORD PROGRAM ARG…    start a program and wait until it has printed a line that begins with WORD; '': do not wait
+//	finish NAME CODE                wait for its end, check its exit code, put its output into NAME.stdout and NAME.stderr
+//	signal NAME int|term            send it a signal
+//	json FILE PATH VALUE            FILE (or stdout) is one JSON object and nothing else, and holds VALUE at PATH
+//	bytes FILE TEXT                 write a file from text with Go's escapes
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:   "testdata/script",
+		Setup: setup,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "start": start, "finish": finish, "signal": signalled, "json": jsonField, "bytes": writeBytes,
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+type started struct {
+	cmd            *exec.Cmd
+	stdout, stderr *watched
+	done           chan struct{}
+}
+
+type startedKey struct{}
+
+func setup(env *testscript.Env) error {
+	b, err := loop.NewBroker(loop.Config{})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- b.Serve(ctx) }()
+	programs := map[string]*started{}
+	env.Values[startedKey{}] = programs
+	env.Defer(func() {
+		for _, p := range programs {
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		}
+		stop()
+		if err := <-served; err != nil {
+			env.T().Log("serve: ", err)
+		}
+	})
+	addr := b.Addrs()[0].String()
+	env.Setenv("ADDR", addr)
+	env.Setenv("BROKER", "tcp://"+addr)
+	env.Setenv("PORT", addr[strings.LastIndexByte(addr, ':')+1:])
+	return nil
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARG…")
+	}
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		code = exit.ExitCode()
+	}
+	if strconv.Itoa(code) != args[0] {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
+
+// watched collects output and tells when a line with a certain beginning was written.
+type watched struct {
+	mu    sync.Mutex
+	buf   bytes.Buffer
+	word  string
+	found chan struct{}
+	once  *sync.Once
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.buf.Write(p)
+	for line := range strings.Lines(w.buf.String()) {
+		if strings.HasPrefix(line, w.word) && strings.HasSuffix(line, "\n") {
+			w.once.Do(func() { close(w.found) })
+		}
+	}
+	return len(p), nil
+}
+
+func (w *watched) text() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.String()
+}
+
+func start(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: start NAME WORD PROGRAM ARG…")
+	}
+	found, once := make(chan struct{}), new(sync.Once)
+	p := &started{
+		stdout: &watched{word: args[1], found: found, once: once},
+		stderr: &watched{word: args[1], found: found, once: once},
+		done:   make(chan struct{}),
+	}
+	path, err := lookPath(args[2], ts.Getenv("PATH"))
+	ts.Check(err)
+	p.cmd = exec.Command(path, args[3:]...)
+	p.cmd.Dir = ts.Getenv("WORK")
+	p.cmd.Env = append(os.Environ(), "PATH="+ts.Getenv("PATH"), "BROKER="+ts.Getenv("BROKER"))
+	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
+	ts.Check(p.cmd.Start())
+	go func() {
+		_ = p.cmd.Wait() // finish looks at the exit code
+		close(p.done)
+	}()
+	ts.Value(startedKey{}).(map[string]*started)[args[0]] = p
+	if args[1] == "" {
+		return
+	}
+	timeout := time.NewTimer(deadline)
+	defer timeout.Stop()
+	select {
+	case <-found:
+	case <-p.done:
+		ts.Fatalf("%s ended before it printed %q:\n%s%s", args[0], args[1], p.stdout.text(), p.stderr.text())
+	case <-timeout.C:
+		ts.Fatalf("%s did not print %q:\n%s%s", args[0], args[1], p.stdout.text(), p.stderr.text())
+	}
+	for _, text := range []string{p.stdout.text(), p.stderr.text()} {
+		if _, rest, ok := strings.Cut(text, "ready native=tcp://"); ok {
+			native, _, _ := strings.Cut(rest, " ")
+			ts.Setenv("NATIVE", native)
+			ts.Setenv("NATIVE_PORT", native[strings.LastIndexByte(native, ':')+1:])
+		}
+	}
+}
+
+func lookPath(name, path string) (string, error) {
+	for _, dir := range strings.Split(path, string(os.PathListSeparator)) {
+		file := dir + string(os.PathSeparator) + name
+		if st, err := os.Stat(file); err == nil && st.Mode().Perm()&0o111 != 0 && !st.IsDir() {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not in the path", name)
+}
+
+func startedProgram(ts *testscript.TestScript, name string) *started {
+	p := ts.Value(startedKey{}).(map[string]*started)[name]
+	if p == nil {
+		ts.Fatalf("%s was not started", name)
+	}
+	return p
+}
+
+func finish(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: finish NAME CODE")
+	}
+	p := startedProgram(ts, args[0])
+	timeout := time.NewTimer(deadline)
+	defer timeout.Stop()
+	select {
+	case <-p.done:
+	case <-timeout.C:
+		ts.Fatalf("%s does not end:\n%s%s", args[0], p.stdout.text(), p.stderr.text())
+	}
+	delete(ts.Value(startedKey{}).(map[string]*started), args[0])
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".stdout"), []byte(p.stdout.text()), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".stderr"), []byte(p.stderr.text()), 0o600))
+	ts.Logf("[%s]\n%s%s", args[0], p.stdout.text(), p.stderr.text())
+	if code := p.cmd.ProcessState.ExitCode(); strconv.Itoa(code) != args[1] {
+		ts.Fatalf("exit code %d, want %s", code, args[1])
+	}
+}
+
+func signalled(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: signal NAME int|term")
+	}
+	ts.Check(startedProgram(ts, args[0]).cmd.Process.Signal(map[string]os.Signal{"int": os.Interrupt, "term": syscall.SIGTERM}[args[1]]))
+}
+
+func jsonField(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: json FILE PATH VALUE")
+	}
+	dec := json.NewDecoder(strings.NewReader(ts.ReadFile(args[0])))
+	dec.UseNumber()
+	var v any
+	ts.Check(dec.Decode(&v))
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		ts.Fatalf("there is more than one JSON value")
+	}
+	for _, key := range strings.Split(args[1], ".") {
+		switch at := v.(type) {
+		case map[string]any:
+			field, ok := at[key]
+			if !ok {
+				ts.Fatalf("there is no %s in %v", key, at)
+			}
+			v = field
+		case []any:
+			i, err := strconv.Atoi(key)
+			if err != nil || i >= len(at) {
+				ts.Fatalf("there is no element %s in %v", key, at)
+			}
+			v = at[i]
+		default:
+			ts.Fatalf("%s is inside of %v", key, v)
+		}
+	}
+	if got := fmt.Sprint(v); (got == args[2]) == neg {
+		ts.Fatalf("%s is %s", args[1], got)
+	}
+}
+
+func writeBytes(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: bytes FILE TEXT")
+	}
+	text, err := strconv.Unquote(`"` + args[1] + `"`)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
+}

@@ -1,0 +1,100 @@
+package program
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/lightio/lightq/client"
+	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/internal/cli"
+	"github.com/spf13/pflag"
+)
+
+// clientFlags are those that every client program has.
+type clientFlags struct {
+	program string
+	topic   string
+	server  string
+	output  string
+	level   slog.Level
+}
+
+func (f *clientFlags) add(fs *pflag.FlagSet, program string) {
+	f.program = program
+	cli.Text(fs, &f.topic, "topic", "t", "test", "NAME", "the topic")
+	cli.Server(fs, &f.server)
+}
+
+// addLast adds the flags that stand last in the help.
+func (f *clientFlags) addLast(fs *pflag.FlagSet) {
+	cli.Output(fs, &f.output)
+	cli.Later(fs, "user", "u", "NAME", "user of the topic")
+	cli.Later(fs, "password", "p", "TEXT", "password of the topic's user")
+	cli.LogLevel(fs, &f.level)
+}
+
+// connect dials the broker.
+func (f *clientFlags) connect(ctx context.Context) (*client.Client, error) {
+	c, err := client.Dial(ctx, f.server,
+		client.WithName(clientName(f.program)), client.WithLogger(cli.NewLogger(os.Stderr, f.level)))
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, cli.ErrInterrupted
+		}
+		return nil, f.explain(err)
+	}
+	return c, nil
+}
+
+// hangUp closes a client. Nothing that it could say matters by then: producers, whose close waits for confirms, are closed
+// where their errors are looked at.
+func hangUp(c *client.Client) { _ = c.Close() }
+
+func (f *clientFlags) explain(err error) error { return cli.Explain(err, f.server, f.topic) }
+
+// describe asks about the topic and checks it against -n, which is 0 where it is not given.
+func (f *clientFlags) describe(ctx context.Context, c *client.Client, partitions int64) (client.Description, error) {
+	d, err := c.Describe(ctx, f.topic)
+	if err != nil {
+		if ctx.Err() != nil {
+			return d, cli.ErrInterrupted
+		}
+		return d, f.explain(err)
+	}
+	if have := int64(len(d.Partitions)); partitions != 0 && partitions != have {
+		return d, &cli.Error{
+			Exit: cli.ExitUsage,
+			Text: "-n " + cli.Thousands(partitions) + " differs from topic " + f.topic + ", which has " + cli.Plural(have, "partition"),
+			Fix:  "leave -n out",
+		}
+	}
+	return d, nil
+}
+
+// partitionsFlag adds -n of the programs that use a topic which exists.
+func partitionsFlag(fs *pflag.FlagSet, p *int64) {
+	cli.Int(fs, p, "partitions", "n", 0, 1, maxPartitions, "partitions; unset: as many as the topic has, else it must be that number")
+}
+
+// maxPartitions is more than any broker allows a topic; the broker has the last word.
+const maxPartitions = 1 << 20
+
+// droppedUnread sums over the partitions what was dropped before anybody had read it.
+func droppedUnread(d client.Description) (n int64) {
+	for _, p := range d.Partitions {
+		n += int64(p.DroppedUnread)
+	}
+	return n
+}
+
+// lastWords bounds what is still asked of the broker, or told it, after an interrupt.
+const lastWords = 2 * time.Second
+
+// afterwards returns a context for that.
+func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+}
+
+func storageIsMemory(s codec.Storage) bool { return s == codec.StorageQueue }
