@@ -188,7 +188,7 @@ func slowDisk(fault *vfs.Fault, d time.Duration, only string) *atomic.Int64 {
 		case vfs.OpSync, vfs.OpWriteSync, vfs.OpSyncDir:
 			if only == "" || strings.Contains(op.Path, only) {
 				syncs.Add(1)
-				time.Sleep(d)
+				<-time.After(d)
 			}
 		}
 		return nil
@@ -253,7 +253,7 @@ func TestAppendersShareSyncs(t *testing.T) {
 			slowDisk(fault, time.Second, "/slow/")
 			var wg sync.WaitGroup
 			wg.Go(func() { share(t, slow, sw, 512, 2048) })
-			time.Sleep(100 * time.Millisecond)
+			<-time.After(100 * time.Millisecond)
 			began := time.Now()
 			share(t, fast, fw, 1, 100)
 			if took := time.Since(began); took > 10*time.Millisecond {
@@ -303,7 +303,7 @@ func TestRollStallsNobody(t *testing.T) {
 				t.Fatal(err)
 			}
 			worst = max(worst, time.Since(began))
-			time.Sleep(syncTime) // a constant rate below the disk's
+			<-time.After(syncTime) // a constant rate below the disk's
 		}
 		if n := l.Metrics().Segments; n < 8 {
 			t.Fatalf("only %d segments", n)
