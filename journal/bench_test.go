@@ -23,7 +23,7 @@ func benchDir(b *testing.B) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { os.RemoveAll(dir) }) //nolint:errcheck // a leftover is seen
+	b.Cleanup(func() { _ = os.RemoveAll(dir) }) // a leftover is seen
 	return dir
 }
 
@@ -119,8 +119,8 @@ func serialLimit(b *testing.B, name string, total int64) time.Duration {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer os.Remove(name) //nolint:errcheck // it is only a benchmark
-	defer f.Close()       //nolint:errcheck // it is only a benchmark
+	defer func() { _ = os.Remove(name) }() // it is only a benchmark
+	defer func() { _ = f.Close() }()       // it is only a benchmark
 	if err := f.Allocate(0, total); err != nil {
 		b.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func BenchmarkOne(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		defer l.Close() //nolint:errcheck // it is only a benchmark
+		defer func() { _ = l.Close() }() // it is only a benchmark
 		batch := codec.Batch(makeBatch(0, 1, 100, 1, codec.NoProducer))
 		next := l.Next()
 		one := [][]byte{batch}
@@ -242,7 +242,7 @@ func BenchmarkOne(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer f.Close() //nolint:errcheck // it is only a benchmark
+			defer func() { _ = f.Close() }() // it is only a benchmark
 			if err := f.Allocate(0, 1<<30); err != nil {
 				b.Fatal(err)
 			}
@@ -276,7 +276,7 @@ func BenchmarkShare(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer l.Close() //nolint:errcheck // it is only a benchmark
+			defer func() { _ = l.Close() }() // it is only a benchmark
 			share(b, l, w, appenders, b.N)
 			m := l.Metrics()
 			b.ReportMetric(float64(m.Batches)/float64(m.Syncs), "batches/sync")

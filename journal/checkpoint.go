@@ -205,7 +205,7 @@ func (l *Log) finishLocked() {
 	}
 	// A file that stays longer than it need be does no harm.
 	if f.Truncate(int64(seg.written)) == nil {
-		f.Sync() //nolint:errcheck // as above
+		_ = f.Sync() // as above
 	}
 }
 
@@ -220,9 +220,9 @@ func (l *Log) shutLocked() {
 	}
 	for _, sp := range l.spares {
 		for _, h := range sp.handles {
-			h.Close() //nolint:errcheck // nothing was written
+			_ = h.Close() // nothing was written
 		}
-		l.fsys.Remove(sp.path) //nolint:errcheck // the next Open removes it
+		_ = l.fsys.Remove(sp.path) // the next Open removes it
 	}
 	l.spare, l.spares = nil, nil
 	l.state = stateClosed

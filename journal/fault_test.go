@@ -434,7 +434,7 @@ func TestLockDir(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lock.Close()
+			_ = lock.Close()
 		})
 	}
 }

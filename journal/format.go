@@ -394,7 +394,9 @@ const (
 func segmentName(base codec.Offset) string {
 	return fmt.Sprintf("%0*d%s", nameDigits, base, segmentSuffix)
 }
+
 func indexName(base codec.Offset) string { return fmt.Sprintf("%0*d%s", nameDigits, base, indexSuffix) }
+
 func spareName(n uint64) string {
 	return fmt.Sprintf("%s%0*d%s", sparePrefix, nameDigits, n, tempSuffix)
 }

@@ -73,7 +73,7 @@ func FuzzRecover(f *testing.F) {
 			if err := file.WriteAt([][]byte{b}, 0); err != nil {
 				t.Fatal(err)
 			}
-			file.Close()
+			_ = file.Close()
 		}
 		mem = mem.CrashClone(vfs.Everything, 0)
 		var before, after runtime.MemStats
@@ -194,7 +194,7 @@ func TestGoldenSegments(t *testing.T) {
 				if err := f.WriteAt([][]byte{b}, 0); err != nil {
 					t.Fatal(err)
 				}
-				f.Close()
+				_ = f.Close()
 			}
 			p := newPools(t)
 			opts := testOptions(p)

@@ -108,7 +108,7 @@ func readSmall(fsys vfs.FS, name string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // it is only read
+	defer func() { _ = f.Close() }() // it is only read
 	size, err := f.Size()
 	if err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ func Inspect(fsys vfs.FS, name string, in Inspection) error {
 	if err != nil {
 		return fmt.Errorf("inspect segment: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // it is only read
+	defer func() { _ = f.Close() }() // it is only read
 	size, err := f.Size()
 	if err != nil {
 		return fmt.Errorf("inspect segment: %w", err)

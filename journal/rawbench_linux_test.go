@@ -43,8 +43,8 @@ func raw(b *testing.B, name string, size, total int, blocks, method string, inFl
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer os.Remove(name) //nolint:errcheck // it is only a benchmark
-	defer f.Close()       //nolint:errcheck // it is only a benchmark
+	defer func() { _ = os.Remove(name) }() // it is only a benchmark
+	defer func() { _ = f.Close() }()       // it is only a benchmark
 	buf := make([]byte, size+4096)
 	if r := int(uintptr(unsafe.Pointer(&buf[0])) % 4096); r > 0 {
 		buf = buf[4096-r:]
@@ -71,7 +71,7 @@ func raw(b *testing.B, name string, size, total int, blocks, method string, inFl
 	var wg sync.WaitGroup
 	times := make([][]time.Duration, inFlight)
 	var before, after unix.Rusage
-	unix.Getrusage(unix.RUSAGE_SELF, &before) //nolint:errcheck // it never fails
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &before) // it never fails
 	began := time.Now()
 	for w := range inFlight {
 		wg.Go(func() {
@@ -84,7 +84,7 @@ func raw(b *testing.B, name string, size, total int, blocks, method string, inFl
 				b.Error(err)
 				return
 			}
-			defer unix.Close(fd) //nolint:errcheck // it is only a benchmark
+			defer func() { _ = unix.Close(fd) }() // it is only a benchmark
 			for {
 				off := at.Add(int64(size)) - int64(size)
 				if off >= int64(total) {
@@ -111,7 +111,7 @@ func raw(b *testing.B, name string, size, total int, blocks, method string, inFl
 	}
 	wg.Wait()
 	took := time.Since(began)
-	unix.Getrusage(unix.RUSAGE_SELF, &after) //nolint:errcheck // it never fails
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &after) // it never fails
 	all := slices.Concat(times...)
 	slices.Sort(all)
 	cpu := time.Duration(after.Stime.Nano()+after.Utime.Nano()-before.Stime.Nano()-before.Utime.Nano()) * time.Nanosecond

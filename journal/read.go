@@ -80,7 +80,7 @@ func (r *Readers) Close() {
 	defer r.mu.Unlock()
 	for _, o := range r.open {
 		if o.file != nil {
-			o.file.Close() //nolint:errcheck // it was only read
+			_ = o.file.Close() // it was only read
 		}
 	}
 	clear(r.open)
@@ -345,7 +345,7 @@ func (r *Readers) forget(o *openFile) {
 		delete(r.open, o.seg)
 	}
 	if o.file != nil {
-		o.file.Close() //nolint:errcheck // it was only read
+		_ = o.file.Close() // it was only read
 	}
 	// The index goes with the file, so that memory is bounded by the number of open files.
 	go o.log.dropIndex(o.seg)

@@ -408,7 +408,7 @@ func (r *recovery) look(f *found) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // it is only read
+	defer func() { _ = file.Close() }() // it is only read
 	block := make([]byte, min(headerBlockBytes, f.size))
 	if n, err := file.ReadAt(block, 0); err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -611,7 +611,7 @@ func (r *recovery) scan(f *found, until codec.Offset) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // it is only read
+	defer func() { _ = file.Close() }() // it is only read
 	s := newScanner(file, f.header.Salt, f.size)
 	f.seg.pos, f.seg.next, err = s.walk(f.start(), f.header.Base, 0, until, walker{
 		group: func(g *Group) error {
@@ -813,7 +813,7 @@ func (r *recovery) snapshot(f *found) ([]byte, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		defer file.Close() //nolint:errcheck // it is only read
+		defer func() { _ = file.Close() }() // it is only read
 		if f.state, err = readSnapshot(file, &f.header, f.size); err != nil {
 			return nil, false, err
 		}
@@ -832,7 +832,7 @@ func (r *recovery) replaySegment(f *found, tell bool) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // it is only read
+	defer func() { _ = file.Close() }() // it is only read
 	seg := f.seg
 	s := newScanner(file, f.header.Salt, f.size)
 	if seg.sealed {

@@ -132,7 +132,7 @@ func edit(t *testing.T, m *vfs.Mem, name string, f func(b []byte) []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if err := file.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func groupsOf(t *testing.T, m *vfs.Mem, name string) (groups []Group, end Positi
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	size, _ := file.Size()
 	b := make([]byte, headerBlockBytes)
 	if _, err := file.ReadAt(b, 0); err != nil {
@@ -394,7 +394,7 @@ func TestBadIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(m *vfs.Mem, i int){
-		"missing": func(m *vfs.Mem, i int) { m.Remove(idx(i)) },
+		"missing": func(m *vfs.Mem, i int) { _ = m.Remove(idx(i)) },
 		"empty":   func(m *vfs.Mem, i int) { edit(t, m, idx(i), func([]byte) []byte { return nil }) },
 		"other":   func(m *vfs.Mem, i int) { edit(t, m, idx(i), func([]byte) []byte { return other }) },
 		"zeros":   func(m *vfs.Mem, i int) { edit(t, m, idx(i), func(b []byte) []byte { clear(b); return b }) },
@@ -506,7 +506,7 @@ func TestStrayFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer file.Close()
+		defer func() { _ = file.Close() }()
 		if err := file.WriteAt([][]byte{b}, 0); err != nil {
 			t.Fatal(err)
 		}

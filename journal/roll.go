@@ -107,7 +107,7 @@ func (l *Log) setAside(seg *segment) error {
 		aside := fmt.Sprintf("%s.aside-%d", seg.path, n)
 		f, err := l.fsys.OpenRead(aside)
 		if err == nil {
-			f.Close() //nolint:errcheck // it was only read
+			_ = f.Close() // it was only read
 			continue
 		}
 		if errors.Is(err, vfs.ErrNotRegular) {

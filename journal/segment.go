@@ -61,7 +61,7 @@ type segment struct {
 
 func newSalt() uint32 {
 	var b [4]byte
-	rand.Read(b[:]) //nolint:errcheck // it never fails
+	rand.Read(b[:]) // it never fails
 	return binary.BigEndian.Uint32(b[:])
 }
 
@@ -76,7 +76,7 @@ func (s *segment) limit() codec.Offset {
 // closeHandles closes what is open. Nothing may be in flight.
 func (s *segment) closeHandles() {
 	for _, h := range s.handles {
-		h.Close() //nolint:errcheck // everything that matters was synced
+		_ = h.Close() // everything that matters was synced
 	}
 	s.handles, s.free, s.ready = nil, nil, false
 }
@@ -186,7 +186,7 @@ func (l *Log) widenLocked(seg *segment) {
 			return // it stays as narrow as it is
 		}
 		if !seg.ready || seg.sealed {
-			f.Close() //nolint:errcheck // nothing was written
+			_ = f.Close() // nothing was written
 			return
 		}
 		seg.narrow = false
@@ -254,9 +254,9 @@ func (l *Log) prepare(sp *spare, name string) (*spare, error) {
 
 func (l *Log) discard(sp *spare) {
 	for _, h := range sp.handles {
-		h.Close() //nolint:errcheck // nothing was written
+		_ = h.Close() // nothing was written
 	}
-	l.fsys.Remove(sp.path) //nolint:errcheck // the next Open removes it
+	_ = l.fsys.Remove(sp.path) // the next Open removes it
 }
 
 // sealLocked ends a segment once all of it is written and nothing else goes on in it.
@@ -347,7 +347,7 @@ func (l *Log) writeIndex(seg *segment, index []byte) error {
 		err = l.fsys.Rename(temp, name)
 	}
 	if err != nil {
-		l.fsys.Remove(temp) //nolint:errcheck // the next Open removes it
+		_ = l.fsys.Remove(temp) // the next Open removes it
 	}
 	return err
 }

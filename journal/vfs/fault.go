@@ -114,7 +114,7 @@ func (f *Fault) open(kind OpKind, name string, call func(string) (File, error)) 
 	})
 	if err != nil {
 		if file != nil {
-			file.Close() //nolint:errcheck // the machine has stopped
+			_ = file.Close() // the machine has stopped
 		}
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func open(name string, flags int) (File, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		unix.Close(fd) //nolint:errcheck // nothing was written
+		_ = unix.Close(fd) // nothing was written
 		if err == nil {
 			err = ErrNotRegular
 		}
@@ -125,7 +125,7 @@ func (OS) Lock(name string) (io.Closer, error) {
 	}
 	err = f.(*osFile).do("lock", func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if err != nil {
-		f.Close() //nolint:errcheck // nothing was written
+		_ = f.Close() // nothing was written
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = &fs.PathError{Op: "lock", Path: name, Err: ErrLocked}
 		}

@@ -181,7 +181,7 @@ func (d *dump) repair(dataDir string, dirs []string) error {
 		if err != nil {
 			return err
 		}
-		defer lock.Close() //nolint:errcheck // the process ends
+		defer func() { _ = lock.Close() }() // the process ends
 	}
 	sy := journal.NewSyncers(1)
 	defer sy.Close()

@@ -81,7 +81,7 @@ func TestRepairRefusesALockedDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }()
 	if code, _, errs := dumpRun(t, "repair", "-data-dir", data, dir); code != exitFailure || !strings.Contains(errs, "locked") {
 		t.Errorf("exit %d: %s", code, errs)
 	}
