@@ -226,7 +226,7 @@ func TestWindowCountsCompressedBytes(t *testing.T) {
 		}()
 		for !isClosed(p.closing) {
 			release(1)
-			<-time.After(time.Millisecond) // virtual
+			<-time.NewTimer(time.Millisecond).C // virtual
 		}
 		f.stop(c)
 	})
@@ -441,7 +441,7 @@ func allocatedBy(f func()) int64 {
 }
 
 // A small batch that stands for a large one costs its consumer no more than the limit (case F49).
-func TestDecompressionBombs(t *testing.T) {
+func TestF49DecompressionBombs(t *testing.T) {
 	const limit = 8 << 20
 	const mostAllocated = 8 * limit
 	size := int64(128 << 20)

@@ -375,7 +375,6 @@ func (w *partition) send() {
 	w.giveDones(written)
 	w.busy = false
 	w.written++
-	w.wake()
 	w.kick()
 }
 
