@@ -12,6 +12,9 @@
 //	make       the Makefile's menu is complete, and docs name only targets that exist
 //	cases      the table of field cases in docs/TESTING.md and the tests that claim to cover them agree
 //
+// Beside the rules, [TestReadmeCommands] and [TestReadmeProgram] run what README.md tells its reader to type, so that it
+// cannot go stale.
+//
 // A rule is a function from a [tree] to its findings. [TestTree] applies all of them to the repository; [TestRules]
 // applies each to small trees made of strings, where the findings are known, so that no rule passes for having looked
 // at nothing. What a rule allows is data at the top of its file, with the reason beside it.

@@ -106,13 +106,15 @@ exec "$BUILT/`+client+`" "$@" -b "$address"
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
 	output, err := cmd.CombinedOutput()
+	var left error = syscall.ESRCH
 	if cmd.Process != nil {
-		if kill := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); !errors.Is(kill, syscall.ESRCH) {
-			t.Errorf("processes were left behind (kill: %v)", kill)
-		}
+		left = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
 	if err != nil {
 		t.Fatalf("README.md's commands: %v\n%s", err, output)
+	}
+	if !errors.Is(left, syscall.ESRCH) {
+		t.Errorf("processes were left behind (kill: %v)", left)
 	}
 	for _, want := range []string{
 		"created test: queue, 1 partition",
