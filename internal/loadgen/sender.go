@@ -116,7 +116,7 @@ func (s *Sender) paced(ctx context.Context, p Publisher) (err error) {
 	verified := len(s.message) >= HeaderBytes
 	start := s.schedule.start
 	var now int64 // since start
-	for seq := int64(0); seq < s.total; seq++ {
+	for seq := int64(0); seq < s.total && ctx.Err() == nil; seq++ {
 		due := s.schedule.due(seq)
 		if now < due {
 			now = int64(time.Since(start))
