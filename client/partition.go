@@ -375,6 +375,7 @@ func (w *partition) send() {
 	w.giveDones(written)
 	w.busy = false
 	w.written++
+	w.wake()
 	w.kick()
 }
 
