@@ -26,6 +26,14 @@
 // granted is used up. A producer's memory is bounded by that: per partition with records at hand a batch being
 // filled and one being written.
 //
+// With Compress, each batch's records are compressed as one block when the batch is sent, outside of all locks, by whoever
+// sends it. Consumers decompress in Records and Batch.Open, within MaxDecompressedBytes.
+//
+// # Groups
+//
+// A consumer gets every record of its partitions. With Group it shares them with the group's other members, batch by
+// batch; offsets then jump, and may go back.
+//
 // # Outcomes
 //
 // The broker gives one result per batch: Receipt of Publish, the callback of PublishAsync, OnBatch, and the error
@@ -50,12 +58,12 @@
 //
 // # Lifetimes
 //
-// The slices of a Batch or Record are views of the consumer's one buffer, valid until the next iteration: copy what is
+// The slices of a Batch or Record are views of the consumer's buffers, valid until the next iteration: copy what is
 // to stay. Every Client, Producer and Consumer must be closed; closing the Client closes the others.
 //
 // # Errors
 //
 // *codec.WireError is what the broker said: errors.Is(err, codec.CodeUnknownTopic). *PartitionError says which
 // partition it is about, *ConnError that a connection failed, *GapError that records are lost for a consumer,
-// ErrClosed that Close was called. Retryable tells whether trying again makes sense.
+// *BatchError that those of a batch cannot be read, ErrClosed that Close was called. Retryable tells whether trying again makes sense.
 package client

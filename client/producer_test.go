@@ -356,6 +356,46 @@ func TestWokenAndCancelled(t *testing.T) {
 	})
 }
 
+// The same for a Flush that was woken to send what is held.
+func TestFlushWokenAndCancelled(t *testing.T) {
+	bubble(t, 1, func(t *testing.T, f *fakeBroker) {
+		f.window = 1 // one batch at a time
+		release := holdConfirms(f)
+		c := f.client()
+		p := newProducer(t, c)
+		if err := p.PublishValue(t.Context(), 0, []byte("first")); err != nil {
+			t.Fatal(err)
+		}
+		for round := range 100 {
+			if err := p.PublishValue(t.Context(), 0, []byte("held")); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- p.Flush(ctx) }()
+			synctest.Wait() // one batch is unconfirmed, one is held, Flush waits
+			before := f.batches(0)
+			release(1)
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Fatalf("round %d: Flush: %v", round, err)
+			}
+			synctest.Wait()
+			if n := f.batches(0); n != before+1 {
+				t.Errorf("round %d: %d batches were sent after a confirm, want 1", round, n-before)
+				break
+			}
+		}
+		release(1)
+		synctest.Wait()
+		release(1)
+		if err := p.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		f.stop(c)
+	})
+}
+
 func isClosed(ch chan struct{}) bool {
 	select {
 	case <-ch:

@@ -359,8 +359,14 @@ func goldenCases() []goldenCase {
 		parsed(func(b []byte) (string, error) { return ParseTopicRequest(TypeDelete, b) }), topicName)
 
 	stats := []Stat{
-		{"connections", 3}, {"topics", 2}, {"partitions", 5}, {"uptime_seconds", 3600},
-		{"slab_bytes_in_use", 1060864}, {"slab_bytes_free", 65536}, {"slabs_in_use_4096", 3}, {"slabs_in_use_1048576", 1},
+		{"connections", 3},
+		{"topics", 2},
+		{"partitions", 5},
+		{"uptime_seconds", 3600},
+		{"slab_bytes_in_use", 1060864},
+		{"slab_bytes_free", 65536},
+		{"slabs_in_use_4096", 3},
+		{"slabs_in_use_1048576", 1},
 	}
 	add("stats_reply", stats, func(dst []byte) []byte { return AppendStatsReply(dst, 12, stats) },
 		func(_ Header, section, payload []byte) (any, error) { return ParseStatsReply(section, payload) },

@@ -154,11 +154,16 @@ func TestSocketFile(t *testing.T) {
 	if info, err := os.Lstat(path); err != nil || info.Mode().Type() != os.ModeSocket || info.Mode().Perm() != 0o660 {
 		t.Errorf("the file: %v, %v", info, err)
 	}
-	dial(t, b).hello().create("orders", codec.TopicSettings{})
+	p := dial(t, b).hello()
+	p.create("orders", codec.TopicSettings{})
 	if _, err := NewBroker(cfg); !errors.Is(err, ErrBind) || !strings.Contains(err.Error(), path) {
 		t.Errorf("a second broker: %v", err)
 	}
-	dial(t, b).hello().describe("orders") // the first one is not disturbed
+	p.describe("orders") // the first one is not disturbed
+	_ = p.conn.Close()
+	p = dial(t, b).hello()
+	p.describe("orders")
+	_ = p.conn.Close()
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

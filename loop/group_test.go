@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -92,7 +93,7 @@ func TestGroupTakesTurns(t *testing.T) {
 		sub.records(1, 0, 20, false)
 		one.nothingDelivered()
 		two.nothingDelivered()
-		if n := pub.describe("work").Partitions[0].Backlog; n != 0 {
+		if n := pub.describe("work").Partitions[0].QueueSize; n != 0 {
 			t.Errorf("a backlog of %d", n)
 		}
 	})
@@ -113,7 +114,7 @@ func TestGroupCredit(t *testing.T) {
 	}
 	two.nothingDelivered()
 	one.nothingDelivered()
-	if n := pub.describe("work").Partitions[0].Backlog; n != 3 {
+	if n := pub.describe("work").Partitions[0].QueueSize; n != 3 {
 		t.Errorf("a backlog of %d, want 3", n)
 	}
 	one.write(codec.AppendCredit(nil, 1, uint32(len(batches[0])+1)))
@@ -185,7 +186,7 @@ func TestGroupHoldsUpProducer(t *testing.T) {
 	pub.write(publishFrame(1, 1, 0, batches[:10]...))
 	pub.confirmed(5)
 	member.closeHandle(1)
-	if d := pub.describe("work").Partitions[0]; d.Next != 5 || d.Backlog != 5 || d.DroppedUnread != 0 {
+	if d := pub.describe("work").Partitions[0]; d.Next != 5 || d.QueueSize != 5 || d.DroppedUnread != 0 {
 		t.Errorf("without members: %+v", d)
 	}
 	member.pull(1, "work", "g", 10<<20)
@@ -261,8 +262,11 @@ func TestGroupUnderChurn(t *testing.T) {
 					for _, b := range d.batches {
 						got <- b.BaseOffset()
 					}
+					if closing {
+						continue
+					}
 					_ = p.tryWrite(codec.AppendCredit(nil, 1, uint32(d.bytes)))
-					if taken += len(d.batches); taken > 50+10*i && !closing {
+					if taken += len(d.batches); taken > 50+10*i {
 						closing = true
 						_ = p.tryWrite(codec.AppendClose(nil, 6, 1))
 					}
@@ -271,7 +275,8 @@ func TestGroupUnderChurn(t *testing.T) {
 		}()
 	}
 	_, batches := numbered(1, 2000)
-	go func() {
+	var publishing sync.WaitGroup
+	publishing.Go(func() {
 		for i := 0; i < count; i += 20 {
 			frames := make([][]byte, 20)
 			for j := range frames {
@@ -280,7 +285,7 @@ func TestGroupUnderChurn(t *testing.T) {
 			pub.write(publishFrame(1, 1, uint64(i), frames...))
 			pub.confirmed(20)
 		}
-	}()
+	})
 	seen := make([]bool, count)
 	for range count {
 		select {
@@ -293,6 +298,7 @@ func TestGroupUnderChurn(t *testing.T) {
 			t.Fatalf("records are missing; the topic: %+v", info(t, b, "work"))
 		}
 	}
+	publishing.Wait()
 	cancel()
 	for range members {
 		<-left

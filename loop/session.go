@@ -261,6 +261,15 @@ func (s *session) readFrame() bool {
 	}
 	b := s.view(codec.HeaderBytes)
 	if b == nil {
+		// The rest may never come: what has may be enough to refuse it.
+		if part := s.stash; len(part) >= 4 && len(part) < codec.HeaderBytes {
+			var whole [codec.HeaderBytes]byte
+			copy(whole[:], part)
+			if _, err := codec.ParseHeader(whole[:], limit); err != nil {
+				s.fail(0, 0, err)
+				return true
+			}
+		}
 		return false
 	}
 	h, err := codec.ParseHeader(b, limit)

@@ -14,7 +14,8 @@
 // included. Throughput is what consumers received between their first and their last record. The runs of the relay stand
 // between the runs of LightQ, so that both see the same machine; medians are compared.
 //
-// MB is 2^20 bytes, latency is in microseconds from the intended send time of a record to its arrival in the consumer.
+// MB is 2^20 bytes, latency is in microseconds from the intended send time of a record to its arrival in the consumer. Its limit
+// is the blocking relay again, which then carries single small messages on the schedule that LightQ's producer keeps.
 //
 // # Files
 //
@@ -22,7 +23,7 @@
 //	sweep.go     the sweep and the demo
 //	measure.go   one measurement of LightQ
 //	programs.go  where the four programs are, and the JSON their load generators print
-//	relay*.go    the bare relay: the parent's side, its three roles, raw sockets, gnet
+//	relay*.go    the bare relay: the parent's side, its three roles, raw sockets, gnet, paced messages
 //	process*.go  child processes: start, readiness, exit, rusage, cleanup
 //	report.go    medians, table, JSON
 //	figures.go   arithmetic and formats of figures

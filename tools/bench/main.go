@@ -286,10 +286,10 @@ func runRelayCommand(ctx context.Context, o sweepOptions, jsonPath string, stdou
 // listen tell their address on standard error first.
 func newRoleCommands(stdout, stderr io.Writer) []*cobra.Command {
 	var (
-		to, implementation string
-		limit              int64
-		span               time.Duration
-		check              bool
+		to, implementation    string
+		limit, rate, messages int64
+		span                  time.Duration
+		check, paced          bool
 	)
 	listening := func(addr string) { fmt.Fprintln(stderr, relayReady+addr) }
 	finish := func(res roleResult, err error) error {
@@ -301,11 +301,18 @@ func newRoleCommands(stdout, stderr io.Writer) []*cobra.Command {
 	}
 	sender := &cobra.Command{
 		Use: roleSender, Hidden: true,
-		RunE: func(*cobra.Command, []string) error { return finish(runSender(to, limit, span)) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if rate > 0 {
+				return finish(runPacedSender(cmd.Context(), to, rate, messages))
+			}
+			return finish(runSender(to, limit, span))
+		},
 	}
 	sender.Flags().StringVar(&to, "to", "", "address of the relay")
 	sender.Flags().Int64Var(&limit, "bytes", 0, "bytes at most")
 	sender.Flags().DurationVar(&span, "for", 0, "time at most")
+	sender.Flags().Int64Var(&rate, "rate", 0, "in place of these, messages/s")
+	sender.Flags().Int64Var(&messages, "messages", 0, "their number")
 	relay := &cobra.Command{
 		Use: roleRelay, Hidden: true,
 		RunE: func(*cobra.Command, []string) error { return finish(runRelay(to, implementation, listening)) },
@@ -314,8 +321,14 @@ func newRoleCommands(stdout, stderr io.Writer) []*cobra.Command {
 	relay.Flags().StringVar(&implementation, "implementation", relayBlocking, "blocking or gnet")
 	receiver := &cobra.Command{
 		Use: roleReceiver, Hidden: true,
-		RunE: func(*cobra.Command, []string) error { return finish(runReceiver(check, listening)) },
+		RunE: func(*cobra.Command, []string) error {
+			if paced {
+				return finish(runPacedReceiver(listening))
+			}
+			return finish(runReceiver(check, listening))
+		},
 	}
 	receiver.Flags().BoolVar(&check, "check", false, "compare every byte")
+	receiver.Flags().BoolVar(&paced, "paced", false, "expect paced messages and measure their latency")
 	return []*cobra.Command{sender, relay, receiver}
 }

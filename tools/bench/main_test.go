@@ -49,6 +49,9 @@ func TestMain(m *testing.M) {
 // fakeWindow is the time between first and last record that fake consumers report.
 const fakeWindow = 250 * time.Millisecond
 
+// fakeLateNS is how far behind their schedule fake producers say that they were.
+const fakeLateNS = 123_456
+
 // hello is the one line a fake client sends to the fake broker; the broker passes a producer's on to the consumers.
 type hello struct {
 	Role     string `json:"role"`
@@ -135,7 +138,8 @@ func fakeProgram(name string, args []string) int {
 			Partitions: []loadgen.ProducerPartition{{
 				Label: f.topic + "_1", FirstSentNS: 1e18, LastSentNS: 1e18 + 1e9, ProducerCounts: c, Rates: r,
 			}},
-			Total: loadgen.ProducerTotal{ProducerCounts: c, Rates: r},
+			Total:  loadgen.ProducerTotal{ProducerCounts: c, Rates: r},
+			LateNS: fakeLateNS,
 		}, int(cli.ExitDone))
 	}
 	if fault == "consumer-dies" {

@@ -46,7 +46,8 @@ type runResult struct {
 	BytesPerSec float64 `json:"bytes_per_sec"`
 	MBPerSec    float64 `json:"mb_per_sec"`
 
-	Latency loadgen.Latency `json:"latency_us"` // of several consumers, the worst of each figure
+	Latency loadgen.Latency `json:"latency_us"`        // of several consumers, the worst of each figure
+	LateNS  int64           `json:"late_ns,omitempty"` // the most that a producer left a message behind its schedule
 
 	Processes []processUsage `json:"processes"` // broker, producers, consumers
 	Broker    roleFigures    `json:"broker"`
@@ -250,6 +251,7 @@ func (r *runResult) compute(w workload, broker *process, producers, consumers []
 	}
 	for _, s := range r.producers {
 		r.Messages += s.Total.Confirmed
+		r.LateNS = max(r.LateNS, s.LateNS)
 	}
 	r.Seconds = float64(last-first) / 1e9
 	if r.Seconds <= 0 && len(r.Problems) == 0 {

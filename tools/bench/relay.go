@@ -10,6 +10,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/lightio/lightq/internal/loadgen"
 )
 
 // The relay implementations. Which is faster depends on kernel and machine, so both are measured; the limit is the faster.
@@ -38,8 +40,10 @@ type relaySample struct {
 
 // roleResult is what each of the three roles prints on standard output when it is done.
 type roleResult struct {
-	Bytes   int64   `json:"bytes"`
-	Seconds float64 `json:"seconds"`
+	Bytes   int64           `json:"bytes"`
+	Seconds float64         `json:"seconds"`
+	Latency loadgen.Latency `json:"latency_us,omitzero"` // of a paced receiver
+	LateNS  int64           `json:"late_ns,omitempty"`   // of a paced sender
 }
 
 // relayReady starts the line on standard error by which a listening role tells its address.
@@ -47,63 +51,74 @@ const relayReady = "ready addr="
 
 func parseRelayReady(line string) (string, bool) { return strings.CutPrefix(line, relayReady) }
 
-// measureRelay runs sender → relay → receiver once, each as a process of its own made from this executable.
-func measureRelay(ctx context.Context, implementation string, o relayOptions) (relaySample, error) {
-	sample := relaySample{Implementation: implementation}
-	fail := func(err error) (relaySample, error) {
-		return sample, fmt.Errorf("measure %s relay: %w", implementation, err)
-	}
+// runRoles runs sender → relay → receiver once, each as a process of its own made from this executable, and returns their
+// results and costs in this order. Each has moved the same number of bytes.
+func runRoles(ctx context.Context, implementation string, receiverArgs, senderArgs []string) (
+	results [3]roleResult, usage []processUsage, err error,
+) {
 	self, err := os.Executable()
 	if err != nil {
-		return fail(err)
+		return results, nil, err
 	}
 	g := newGroup()
 	defer g.close()
 
 	receiver, err := g.start(command{
-		name: "receiver", path: self, ready: parseRelayReady,
-		args: []string{roleReceiver, fmt.Sprintf("--check=%t", o.check)},
+		name: "receiver", path: self, ready: parseRelayReady, args: append([]string{roleReceiver}, receiverArgs...),
 	})
 	if err != nil {
-		return fail(err)
+		return results, nil, err
 	}
 	addr, err := receiver.waitReady(ctx)
 	if err != nil {
-		return fail(err)
+		return results, nil, err
 	}
 	relay, err := g.start(command{
 		name: "relay", path: self, ready: parseRelayReady,
 		args: []string{roleRelay, "--to", addr, "--implementation", implementation},
 	})
 	if err != nil {
-		return fail(err)
+		return results, nil, err
 	}
 	if addr, err = relay.waitReady(ctx); err != nil {
-		return fail(err)
+		return results, nil, err
 	}
 	sender, err := g.start(command{
-		name: "sender", path: self,
-		args: []string{roleSender, "--to", addr, "--bytes", fmt.Sprint(o.Bytes), "--for", o.Duration.String()},
+		name: "sender", path: self, args: append([]string{roleSender, "--to", addr}, senderArgs...),
 	})
 	if err != nil {
-		return fail(err)
+		return results, nil, err
 	}
 	if err := g.wait(ctx, sender, relay, receiver); err != nil {
-		return fail(err)
+		return results, nil, err
 	}
 
-	var results [3]roleResult
 	for i, p := range []*process{sender, relay, receiver} {
 		if err := json.Unmarshal([]byte(p.stdout.text()), &results[i]); err != nil {
-			return fail(fmt.Errorf("read result of %s: %w", p.name, err))
+			return results, nil, fmt.Errorf("read result of %s: %w", p.name, err)
 		}
-		sample.Processes = append(sample.Processes, p.usage())
+		usage = append(usage, p.usage())
 	}
 	sent, relayed, received := results[0].Bytes, results[1].Bytes, results[2].Bytes
 	if sent != relayed || sent != received {
-		return fail(fmt.Errorf("%d bytes sent, %d relayed, %d received", sent, relayed, received))
+		return results, nil, fmt.Errorf("%d bytes sent, %d relayed, %d received", sent, relayed, received)
 	}
-	sample.Bytes, sample.Seconds = received, results[2].Seconds
+	return results, usage, nil
+}
+
+// measureRelay measures one implementation once.
+func measureRelay(ctx context.Context, implementation string, o relayOptions) (relaySample, error) {
+	sample := relaySample{Implementation: implementation}
+	fail := func(err error) (relaySample, error) {
+		return sample, fmt.Errorf("measure %s relay: %w", implementation, err)
+	}
+	results, usage, err := runRoles(ctx, implementation, []string{fmt.Sprintf("--check=%t", o.check)},
+		[]string{"--bytes", fmt.Sprint(o.Bytes), "--for", o.Duration.String()})
+	if err != nil {
+		return fail(err)
+	}
+	received := results[2].Bytes
+	sample.Bytes, sample.Seconds, sample.Processes = received, results[2].Seconds, usage
 	if sample.Seconds <= 0 {
 		return fail(fmt.Errorf("%d bytes are too few to measure", received))
 	}
@@ -213,21 +228,16 @@ func runRelay(addr, implementation string, listening func(addr string)) (roleRes
 
 // runBlockingRelay is the relay as one thread would write it in C: read, write, again.
 func runBlockingRelay(out int, listening func(addr string)) (int64, error) {
-	listener, own, err := listenLoopback()
-	if err != nil {
-		return 0, err
-	}
-	defer closeSocket(listener)
-	listening(own)
-	in, err := acceptOne(listener)
+	in, err := acceptAlone(listening)
 	if err != nil {
 		return 0, err
 	}
 	defer closeSocket(in)
+	from := stream{fd: in}
 	block := make([]byte, relayBlock)
 	var moved int64
 	for {
-		n, err := readBlock(in, block)
+		n, err := from.read(block)
 		if errors.Is(err, io.EOF) {
 			return moved, nil
 		}
@@ -243,17 +253,12 @@ func runBlockingRelay(out int, listening func(addr string)) (int64, error) {
 
 // runReceiver accepts one connection and reads it to its end. Its seconds run from the first read's return to the last's.
 func runReceiver(check bool, listening func(addr string)) (roleResult, error) {
-	listener, own, err := listenLoopback()
-	if err != nil {
-		return roleResult{}, err
-	}
-	defer closeSocket(listener)
-	listening(own)
-	in, err := acceptOne(listener)
+	in, err := acceptAlone(listening)
 	if err != nil {
 		return roleResult{}, err
 	}
 	defer closeSocket(in)
+	from := stream{fd: in}
 	block := make([]byte, relayBlock)
 	want := make([]byte, relayBlock)
 	relayPattern(want)
@@ -262,7 +267,7 @@ func runReceiver(check bool, listening func(addr string)) (roleResult, error) {
 		first, last time.Time
 	)
 	for {
-		n, err := readBlock(in, block)
+		n, err := from.read(block)
 		if errors.Is(err, io.EOF) {
 			res.Seconds = last.Sub(first).Seconds()
 			return res, nil

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -64,6 +65,18 @@ func localAddress(fd int) (string, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4(in4.Addr), uint16(in4.Port)).String(), nil
 }
 
+// acceptAlone listens on a free port, tells its address through listening, and waits for one connection, behind which it
+// closes the door. The caller closes the result.
+func acceptAlone(listening func(addr string)) (int, error) {
+	listener, own, err := listenLoopback()
+	if err != nil {
+		return -1, err
+	}
+	defer closeSocket(listener)
+	listening(own)
+	return acceptOne(listener)
+}
+
 // acceptOne waits for one connection on the listening socket. The caller closes the result.
 func acceptOne(listener int) (int, error) {
 	deadline := time.Now().Add(acceptWait)
@@ -114,10 +127,24 @@ func dialLoopback(addr string) (int, error) {
 	return fd, nil
 }
 
-// readBlock reads what there is, at least one byte. The end of the stream is io.EOF.
-func readBlock(fd int, b []byte) (int, error) {
+// A stream is the reading side of a blocking socket.
+type stream struct {
+	fd    int
+	reads int
+}
+
+// yieldEvery is how many reads a role makes between two visits to Go's scheduler. A goroutine that does nothing but system
+// calls for 10 ms looks stuck to the runtime, which from then on takes its processor away in every single one, and gives
+// it back with a wake-up: what a relay in C would not pay for.
+const yieldEvery = 32
+
+// read reads what there is, at least one byte. The end of the stream is io.EOF.
+func (s *stream) read(b []byte) (int, error) {
+	if s.reads++; s.reads%yieldEvery == 0 {
+		runtime.Gosched()
+	}
 	for {
-		n, err := unix.Read(fd, b)
+		n, err := unix.Read(s.fd, b)
 		switch {
 		case err == unix.EINTR:
 			continue

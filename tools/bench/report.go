@@ -35,6 +35,8 @@ type row struct {
 	Runs        []runResult   `json:"runs"`
 	LatencyRuns []runResult   `json:"latency_runs,omitempty"`
 	Median      medianFigures `json:"median"`
+
+	RelayLatencyRuns []pacedSample `json:"relay_latency_runs,omitempty"` // each from right before the run of LatencyRuns
 }
 
 // medianFigures holds the median of each figure on its own. Ratio is the median payload bytes/s over the relay's limit.
@@ -47,7 +49,34 @@ type medianFigures struct {
 	Broker      roleFigures     `json:"broker"`
 	Consumer    roleFigures     `json:"consumer"`
 	Latency     loadgen.Latency `json:"latency_us"`
+	LateNS      int64           `json:"late_ns"`            // of the latency runs
 	PacedRate   float64         `json:"paced_msgs_per_sec"` // what the latency runs reached
+
+	RelayLatency loadgen.Latency `json:"relay_latency_us"`
+	RelayLateNS  int64           `json:"relay_late_ns"`
+	LatencyRatio latencyRatio    `json:"latency_ratio"`
+}
+
+// latencyRatio is LightQ's latency over the bare relay's: how many times as long as the machine's own limit.
+type latencyRatio struct {
+	P50  float64 `json:"p50"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p999"`
+}
+
+// medianLatency returns the median of each figure on its own.
+func medianLatency[T any](items []T, latency func(T) loadgen.Latency) loadgen.Latency {
+	of := func(figure func(loadgen.Latency) float64) float64 {
+		return medianOf(items, func(it T) float64 { return figure(latency(it)) })
+	}
+	return loadgen.Latency{
+		Count: int64(of(func(l loadgen.Latency) float64 { return float64(l.Count) })),
+		P50:   of(func(l loadgen.Latency) float64 { return l.P50 }),
+		P90:   of(func(l loadgen.Latency) float64 { return l.P90 }),
+		P99:   of(func(l loadgen.Latency) float64 { return l.P99 }),
+		P999:  of(func(l loadgen.Latency) float64 { return l.P999 }),
+		Max:   of(func(l loadgen.Latency) float64 { return l.Max }),
+	}
 }
 
 // summarize computes the medians of what was measured so far.
@@ -67,16 +96,14 @@ func (r *row) summarize() {
 	m.Producer = role(func(x runResult) roleFigures { return x.Producer })
 	m.Broker = role(func(x runResult) roleFigures { return x.Broker })
 	m.Consumer = role(func(x runResult) roleFigures { return x.Consumer })
-	late := func(of func(loadgen.Latency) float64) float64 {
-		return medianOf(r.LatencyRuns, func(x runResult) float64 { return of(x.Latency) })
-	}
-	m.Latency = loadgen.Latency{
-		Count: int64(late(func(l loadgen.Latency) float64 { return float64(l.Count) })),
-		P50:   late(func(l loadgen.Latency) float64 { return l.P50 }),
-		P90:   late(func(l loadgen.Latency) float64 { return l.P90 }),
-		P99:   late(func(l loadgen.Latency) float64 { return l.P99 }),
-		P999:  late(func(l loadgen.Latency) float64 { return l.P999 }),
-		Max:   late(func(l loadgen.Latency) float64 { return l.Max }),
+	m.Latency = medianLatency(r.LatencyRuns, func(x runResult) loadgen.Latency { return x.Latency })
+	m.LateNS = int64(medianOf(r.LatencyRuns, func(x runResult) float64 { return float64(x.LateNS) }))
+	m.RelayLatency = medianLatency(r.RelayLatencyRuns, func(x pacedSample) loadgen.Latency { return x.Latency })
+	m.RelayLateNS = int64(medianOf(r.RelayLatencyRuns, func(x pacedSample) float64 { return float64(x.LateNS) }))
+	m.LatencyRatio = latencyRatio{
+		P50:  ratio(m.Latency.P50, m.RelayLatency.P50),
+		P99:  ratio(m.Latency.P99, m.RelayLatency.P99),
+		P999: ratio(m.Latency.P999, m.RelayLatency.P999),
 	}
 	m.PacedRate = medianOf(r.LatencyRuns, func(x runResult) float64 { return x.MsgsPerSec })
 }
@@ -159,7 +186,7 @@ func (rep *report) writeTable(out io.Writer) error {
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, strings.Join([]string{
 		"size", "storage", "msg/s", "MB/s", "relay", "ratio",
-		"CPU prod", "broker", "cons", "mem prod", "broker", "cons", "p50", "p99", "p99.9",
+		"CPU prod", "broker", "cons", "mem prod", "broker", "cons",
 	}, "\t")+"\t")
 	for _, r := range rep.Rows {
 		cells := []string{fmt.Sprint(r.Size), r.Storage}
@@ -176,11 +203,6 @@ func (rep *report) writeTable(out io.Writer) error {
 		} else {
 			cells = append(cells, strings.Split(strings.Repeat("-", 10), "")...)
 		}
-		if m.Latency.Count > 0 {
-			cells = append(cells, grouped(m.Latency.P50), grouped(m.Latency.P99), grouped(m.Latency.P999))
-		} else {
-			cells = append(cells, "-", "-", "-")
-		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t")+"\t")
 	}
 	if err := tw.Flush(); err != nil {
@@ -192,10 +214,10 @@ func (rep *report) writeTable(out io.Writer) error {
 		cli.Plural(int64(o.Consumers), "consumer"), cli.Plural(int64(o.Runs), "run"))
 	b.WriteString("MB/s (2^20 B) is payload received; relay is the machine's limit in MB/s from the runs between; ratio is one\n" +
 		"over the other. CPU is seconds for each million messages, mem the peak in MB, of each process.\n")
-	if o.Rate > 0 && o.LatencySeconds > 0 {
-		fmt.Fprintf(&b, "p50 to p99.9 is end-to-end latency in µs at a paced %s msg/s.\n", grouped(float64(o.Rate)))
-	}
 	b.WriteString(relayLine(rep.Relay))
+	if err := rep.writeLatency(&b); err != nil {
+		return err
+	}
 	for _, n := range rep.notes() {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}
@@ -205,6 +227,42 @@ func (rep *report) writeTable(out io.Writer) error {
 	fmt.Fprintf(&b, "machine: %v\n", rep.Machine)
 	if _, err := io.WriteString(out, b.String()); err != nil {
 		return fmt.Errorf("write table: %w", err)
+	}
+	return nil
+}
+
+// writeLatency writes the table of latencies, if any were measured.
+func (rep *report) writeLatency(out io.Writer) error {
+	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	measured := false
+	for _, r := range rep.Rows {
+		m := r.Median
+		if m.Latency.Count == 0 {
+			continue
+		}
+		if !measured {
+			measured = true
+			fmt.Fprintln(out)
+			fmt.Fprintln(tw, "size\tstorage\tp50\tp99\tp99.9\tlate\trelay p50\tp99\tp99.9\tlate\tratio p50\tp99\tp99.9\t")
+		}
+		fmt.Fprintf(tw, "%d\t%s\t", r.Size, r.Storage)
+		for _, l := range []struct {
+			loadgen.Latency
+			late int64
+		}{{m.Latency, m.LateNS}, {m.RelayLatency, m.RelayLateNS}} {
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t", grouped(l.P50), grouped(l.P99), grouped(l.P999), grouped(float64(l.late)/1e3))
+		}
+		x := m.LatencyRatio
+		fmt.Fprintf(tw, "%s\t%s\t%s\t\n", fixed(x.P50, 2), fixed(x.P99, 2), fixed(x.P999, 2))
+	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	if measured {
+		fmt.Fprintf(out, "\nEnd-to-end latency in µs at a paced %s msg/s, from the intended send time; late is the most that a message was\n"+
+			"sent after it, and is part of the latency. relay is the machine's limit: single messages of %d B through the bare\n"+
+			"blocking relay, on the same schedule, from the runs between; ratio is one over the other.\n",
+			grouped(float64(rep.Settings.Rate)), pacedBytes)
 	}
 	return nil
 }

@@ -73,7 +73,15 @@ func sampleReport() *report {
 		}
 	}
 	late := func(p50 float64) runResult {
-		return runResult{MsgsPerSec: 9990, Verified: true, Latency: loadgen.Latency{Count: 50_000, P50: p50, P99: 350, P999: 1234}}
+		return runResult{
+			MsgsPerSec: 9990, Verified: true, LateNS: int64(p50 * 1e6),
+			Latency: loadgen.Latency{Count: 50_000, P50: p50, P99: 350, P999: 1234},
+		}
+	}
+	limit := func(p50 float64) pacedSample {
+		return pacedSample{
+			Messages: 50_000, LateNS: 1_500_499, Latency: loadgen.Latency{Count: 50_000, P50: p50, P99: 100, P999: 1000, Max: 2000},
+		}
 	}
 	full := row{
 		workload: workload{Size: 100, Storage: "queue", Partitions: 1, Producers: 1, Consumers: 1, Rate: 10_000},
@@ -82,6 +90,8 @@ func sampleReport() *report {
 		}},
 		Runs:        []runResult{run(5e6), run(1e6), run(6e6)},
 		LatencyRuns: []runResult{late(81), late(80), late(900)},
+
+		RelayLatencyRuns: []pacedSample{limit(10), limit(54), limit(55)},
 	}
 	full.summarize()
 	missing := row{workload: workload{Size: 100, Storage: "file"}, NotBuilt: true}
@@ -121,19 +131,34 @@ func TestSummarizeRow(t *testing.T) {
 	if m.Broker.CPUSecondsPerMillion != 0.05 || m.Broker.PeakBytes != 24<<20 || m.Latency.P50 != 81 || m.PacedRate != 9990 {
 		t.Errorf("%+v", m)
 	}
+	if m.LateNS != 81e6 || m.RelayLatency.P50 != 54 || m.RelayLatency.Max != 2000 || m.RelayLateNS != 1_500_499 {
+		t.Errorf("latency: late %d, relay %+v, late %d", m.LateNS, m.RelayLatency, m.RelayLateNS)
+	}
+	if want := (latencyRatio{P50: 1.5, P99: 3.5, P999: 1.234}); m.LatencyRatio != want {
+		t.Errorf("latency ratio %+v instead of %+v", m.LatencyRatio, want)
+	}
+	if none := sampleReport().Rows[1].Median.LatencyRatio; none != (latencyRatio{}) {
+		t.Errorf("latency ratio %+v of nothing", none)
+	}
 }
 
 const wantTable = `
-  size  storage      msg/s   MB/s   relay  ratio  CPU prod  broker   cons  mem prod  broker  cons  p50  p99  p99.9
-   100    queue  5,000,000  476.8  1024.0   0.47     0.100   0.050  0.120      20.0    24.0  21.5   81  350  1,234
-   100     file          -      -       -      -         -       -      -         -       -     -    -    -      -
-     8    queue      1,000    0.0  1024.0   0.00     0.000   0.000  0.000       0.0     0.0   0.0    -    -      -
+  size  storage      msg/s   MB/s   relay  ratio  CPU prod  broker   cons  mem prod  broker  cons
+   100    queue  5,000,000  476.8  1024.0   0.47     0.100   0.050  0.120      20.0    24.0  21.5
+   100     file          -      -       -      -         -       -      -         -       -     -
+     8    queue      1,000    0.0  1024.0   0.00     0.000   0.000  0.000       0.0     0.0   0.0
 
 1 partition, 1 producer, 1 consumer for each topic; median of 3 runs.
 MB/s (2^20 B) is payload received; relay is the machine's limit in MB/s from the runs between; ratio is one
 over the other. CPU is seconds for each million messages, mem the peak in MB, of each process.
-p50 to p99.9 is end-to-end latency in µs at a paced 10,000 msg/s.
 relay limit: 1024.0 MB/s (blocking; gnet 512.0), median
+
+  size  storage  p50  p99  p99.9    late  relay p50  p99  p99.9   late  ratio p50   p99  p99.9
+   100    queue   81  350  1,234  81,000         54  100  1,000  1,500       1.50  3.50   1.23
+
+End-to-end latency in µs at a paced 10,000 msg/s, from the intended send time; late is the most that a message was
+sent after it, and is part of the latency. relay is the machine's limit: single messages of 128 B through the bare
+blocking relay, on the same schedule, from the runs between; ratio is one over the other.
 note: file: this storage is not built yet
 note: 8 B, queue: verification off, the records are too small to carry a sequence number
 note: 8 B, queue: latency was measured at 4,000 msg/s, the rate of 10,000 was not reached
@@ -180,7 +205,7 @@ func TestReportJSON(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"version": 1`, `"size": 100`, `"storage": "queue"`, `"ratio": 0.46566`, `"timeout": "2m0s"`, `"not_built": true`,
-		`"cpu_seconds_per_million": 0.05`, `"p999": 1234`, `"cores": 2`,
+		`"cpu_seconds_per_million": 0.05`, `"p999": 1234`, `"cores": 2`, `"relay_latency_us"`, `"late_ns": 1500499`,
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %s in:\n%s", want, &b)

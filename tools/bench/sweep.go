@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lightio/lightq/internal/cli"
+	"github.com/lightio/lightq/internal/loadgen"
 )
 
 // sweepOptions are the sweep's flags.
@@ -94,6 +95,13 @@ func (b *bench) relays(ctx context.Context, timeout time.Duration, o relayOption
 	return samples, err
 }
 
+// pacedRelay measures the latency of the bare relay within the timeout.
+func (b *bench) pacedRelay(ctx context.Context, timeout time.Duration, rate, messages int64) (pacedSample, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+	defer cancel()
+	return measurePacedRelay(ctx, rate, messages)
+}
+
 // sweep measures every size on every storage. The report holds what was measured also when an error ends it early.
 // A storage that is not built yet is noted and passed over.
 func (b *bench) sweep(ctx context.Context, o sweepOptions, rep *report) error {
@@ -119,7 +127,7 @@ func (b *bench) sweep(ctx context.Context, o sweepOptions, rep *report) error {
 	return nil
 }
 
-// measureRow fills r with the runs of one size and storage, each behind a run of the relays.
+// measureRow fills r with the runs of one size and storage, each behind a run of the relays: for throughput, then for latency.
 func (b *bench) measureRow(ctx context.Context, o sweepOptions, storage string, size int, r *row) error {
 	w := workload{Size: size, Storage: storage, Partitions: o.Partitions, Producers: o.Producers, Consumers: o.Consumers}
 	total := o.Messages
@@ -152,16 +160,26 @@ func (b *bench) measureRow(ctx context.Context, o sweepOptions, storage string, 
 	r.Rate = o.Rate
 	for i := range o.Runs {
 		b.say("%s, %d B, latency run %d of %d", storage, size, i+1, o.Runs)
+		sample, err := b.pacedRelay(ctx, time.Duration(o.Timeout), o.Rate, o.Rate*int64(o.LatencySeconds))
+		if err != nil {
+			return err
+		}
+		b.sayLatency("relay", sample.Latency)
+		r.RelayLatencyRuns = append(r.RelayLatencyRuns, sample)
 		res, err := b.lightq(ctx, time.Duration(o.Timeout), w)
 		if err != nil {
 			return err
 		}
-		if l := res.Latency; l.Count > 0 {
-			b.say("  p50 %s µs, p99 %s µs, p99.9 %s µs", grouped(l.P50), grouped(l.P99), grouped(l.P999))
-		}
+		b.sayLatency("lightq", res.Latency)
 		r.LatencyRuns = append(r.LatencyRuns, *res)
 	}
 	return nil
+}
+
+func (b *bench) sayLatency(who string, l loadgen.Latency) {
+	if l.Count > 0 {
+		b.say("  %-15s p50 %s µs, p99 %s µs, p99.9 %s µs", who, grouped(l.P50), grouped(l.P99), grouped(l.P999))
+	}
 }
 
 // isNotBuilt tells a program's answer "not yet" from a failure.

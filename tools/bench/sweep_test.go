@@ -48,7 +48,7 @@ func readReport(t *testing.T, path string) report {
 func TestSweep(t *testing.T) {
 	life := newLifeline(t)
 	path := filepath.Join(t.TempDir(), "report.json")
-	args, scratch := smallSweep(t, "--sizes", "100,256", "--runs", "2", "--latency-seconds", "2", "--rate", "500",
+	args, scratch := smallSweep(t, "--sizes", "100,256", "--runs", "2", "--latency-seconds", "1", "--rate", "1000",
 		"--consumers", "2", "--producers", "3", "--messages", "1000", "--broker-arg=--extra", "--json", path)
 	var stdout, stderr bytes.Buffer
 	if code := run(args, &stdout, &stderr); code != 0 {
@@ -85,6 +85,12 @@ func TestSweep(t *testing.T) {
 		if r.Median.Latency.P99 != 350 || r.LatencyRuns[0].Messages != 3*1000 {
 			t.Errorf("row %d: latency %+v of %d messages", i, r.Median.Latency, r.LatencyRuns[0].Messages)
 		}
+		if n, l := len(r.RelayLatencyRuns), r.Median.RelayLatency; n != 2 || l.Count != 1000 || l.P50 <= 0 || l.P999 < l.P50 {
+			t.Errorf("row %d: %d runs of the paced relay, %+v", i, n, l)
+		}
+		if want := 350 / r.Median.RelayLatency.P99; r.Median.LatencyRatio.P99 != want || r.Median.LateNS != fakeLateNS {
+			t.Errorf("row %d: latency ratio %+v, p99 should be %v; late %d", i, r.Median.LatencyRatio, want, r.Median.LateNS)
+		}
 		for _, f := range []roleFigures{r.Median.Producer, r.Median.Broker, r.Median.Consumer} {
 			if f.CPUSecondsPerMillion <= 0 || f.PeakBytes < 1<<20 {
 				t.Errorf("row %d: no usage: %+v", i, f)
@@ -94,7 +100,7 @@ func TestSweep(t *testing.T) {
 			t.Errorf("row %d: usage of %d processes instead of 10", i, n)
 		}
 	}
-	for _, want := range []string{"ratio", "relay limit:", "machine:", "8,016", "350"} {
+	for _, want := range []string{"ratio", "relay limit:", "machine:", "8,016", "350", "relay p50"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("table without %q:\n%s", want, &stdout)
 		}

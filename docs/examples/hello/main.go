@@ -18,7 +18,7 @@ func main() {
 	ctx := context.Background()
 	c, err := client.Dial(ctx, addr)
 	check(err)
-	defer c.Close() //nolint:errcheck // the program ends
+	defer func() { check(c.Close()) }()
 	_, err = c.CreateTopic(ctx, "greetings", client.TopicSettings{})
 	check(err)
 
