@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -366,7 +367,7 @@ func TestFlushWokenAndCancelled(t *testing.T) {
 		if err := p.PublishValue(t.Context(), 0, []byte("first")); err != nil {
 			t.Fatal(err)
 		}
-		for round := range 100 {
+		for round := range 10 {
 			if err := p.PublishValue(t.Context(), 0, []byte("held")); err != nil {
 				t.Fatal(err)
 			}
@@ -375,8 +376,17 @@ func TestFlushWokenAndCancelled(t *testing.T) {
 			go func() { ended <- p.Flush(ctx) }()
 			synctest.Wait() // one batch is unconfirmed, one is held, Flush waits
 			before := f.batches(0)
-			release(1)
+			// Flush leaves its wait because of ctx, and before it gets any further the confirm is there.
+			w := p.open[0]
+			w.mu.Lock()
 			cancel()
+			release(1)
+			for confirmed := false; !confirmed; runtime.Gosched() {
+				w.acct.Lock()
+				confirmed = w.count == 0
+				w.acct.Unlock()
+			}
+			w.mu.Unlock()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
 				t.Fatalf("round %d: Flush: %v", round, err)
 			}
