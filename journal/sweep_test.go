@@ -172,8 +172,6 @@ func every(t *testing.T) int64 {
 	return 1
 }
 
-var modes = map[string]SyncMode{"always": SyncAlways, "interval": SyncInterval, "os": SyncOS}
-
 // crashModes are the modes whose crashes are swept. SyncOS is not among them yet: once in some hundred sweeps the recovery reports
 // records that were never synced, which this mode may lose, as damage (docs/JOURNAL.md, Known gaps).
 var crashModes = map[string]SyncMode{"always": SyncAlways, "interval": SyncInterval}
