@@ -1,0 +1,459 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/journal/vfs"
+)
+
+// F08: one failed sync, and every later one succeeds: nothing of the failing group or behind it is ever confirmed, the log says so, takes
+// no more, serves what was durable, and is itself again after it was opened anew.
+func TestFailedSyncPoisons(t *testing.T) {
+	for name, mode := range map[string]SyncMode{"always": SyncAlways, "interval": SyncInterval} {
+		t.Run("sync="+name, func(t *testing.T) {
+			p := newPools(t)
+			mem := vfs.NewMem()
+			fault := vfs.NewFault(mem)
+			opts := testOptions(p)
+			opts.Sync, opts.Interval = mode, time.Millisecond
+			l := mustOpen(t, fault, testDir, opts)
+			for range 4 {
+				l.mustAppend(2, 100)
+				l.mustDurable()
+			}
+			durable := l.Next()
+			var failed atomic.Bool
+			fault.SetHook(func(op vfs.Op) error {
+				if (op.Kind == vfs.OpWriteSync || op.Kind == vfs.OpSync) && failed.CompareAndSwap(false, true) {
+					return &vfs.SyncError{Err: syscall.EIO}
+				}
+				return nil
+			})
+			l.mustAppend(2, 100)
+			var poisoned *PoisonedError
+			if err := l.waitDurable(); !errors.As(err, &poisoned) || !errors.Is(err, syscall.EIO) || poisoned.From != durable {
+				t.Fatalf("the append ended with %v", err)
+			}
+			for range 3 {
+				if _, err := l.append(1, 10); !errors.Is(err, ErrPoisoned) {
+					t.Fatalf("an append to a poisoned log: %v", err)
+				}
+			}
+			if l.Durable() != durable || !l.Metrics().Poisoned || !errors.Is(l.Err(), ErrPoisoned) {
+				t.Errorf("durable is %d, want %d; %v", l.Durable(), durable, l.Err())
+			}
+			r := readOne(l.Log, 0, make([]byte, 1<<16))
+			if r.Err != nil || len(r.Data) == 0 {
+				t.Errorf("a read from a poisoned log: %v", r.Err)
+			}
+			if err := l.Close(); !errors.Is(err, ErrPoisoned) {
+				t.Errorf("close: %v", err)
+			}
+			again := mustOpen(t, mem, testDir, opts)
+			if again.Next() < durable {
+				t.Errorf("next is %d, %d was durable", again.Next(), durable)
+			}
+			again.mustAppend(1, 10)
+			again.mustDurable()
+			again.mustClose()
+		})
+	}
+}
+
+// A full disk refuses whole appends with its own error, and the log heals when there is space: no offset is lost or used twice.
+func TestNoSpaceHeals(t *testing.T) {
+	p := newPools(t)
+	mem := vfs.NewMem()
+	opts := testOptions(p)
+	opts.SegmentBytes = 32 << 10
+	l := mustOpen(t, mem, testDir, opts)
+	mem.SetLimit(100 << 10)
+	refusals := 0
+	for i := 0; refusals < 3; i++ {
+		if i == 2000 {
+			t.Fatal("the disk never filled up")
+		}
+		_, err := l.append(2, 400)
+		if err == nil {
+			err = l.waitDurable()
+		}
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, ErrNoSpace) {
+			t.Fatalf("a full disk: %v", err)
+		}
+		refusals++
+		l.wait("the refusal to end", func() bool { return l.Log.Err() == nil })
+		next := l.Next()
+		for base := range l.batches {
+			if base >= next {
+				delete(l.batches, base)
+			}
+		}
+		l.refused = nil
+		if refusals == 2 {
+			mem.SetLimit(160 << 10)
+		}
+	}
+	mem.SetLimit(0)
+	for range 20 {
+		l.mustAppend(3, 300)
+	}
+	l.mustDurable()
+	checkContents(t, l.Log, l.batches, 0, l.Next())
+	next := l.Next()
+	abandon(l)
+	again := mustOpen(t, mem.CrashClone(vfs.Nothing, 0), testDir, opts)
+	if again.Next() != next {
+		t.Errorf("next is %d, want %d", again.Next(), next)
+	}
+	checkContents(t, again.Log, l.batches, 0, next)
+	again.mustClose()
+}
+
+// F18: too many open files refuses appends and reads, and both work again afterwards.
+func TestTooManyOpenFiles(t *testing.T) {
+	f := newFixture(t, 30, true)
+	fault := vfs.NewFault(f.clone())
+	l := mustOpen(t, fault, testDir, f.opts)
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpOpen || op.Kind == vfs.OpCreate {
+			return syscall.EMFILE
+		}
+		return nil
+	})
+	if r := readOne(l.Log, 0, make([]byte, 1<<16)); !errors.Is(r.Err, syscall.EMFILE) || errors.Is(r.Err, ErrCorrupt) {
+		t.Errorf("read: %v", r.Err)
+	}
+	if _, err := l.append(1, 10); err != nil {
+		t.Fatal(err)
+	}
+	var refused *RefusedError
+	if err := l.waitDurable(); !errors.As(err, &refused) || !errors.Is(err, syscall.EMFILE) || errors.Is(err, ErrNoSpace) {
+		t.Errorf("append: %v", err)
+	}
+	fault.SetHook(nil)
+	l.wait("the refusal to end", func() bool { return l.Log.Err() == nil })
+	l.batches = f.batches
+	l.first = 0
+	l.mustAppend(1, 10)
+	l.mustDurable()
+	checkContents(t, l.Log, l.batches, 0, l.Next())
+	l.mustClose()
+}
+
+// F07: a new name is made durable in its directory before anything counts as durable that depends on it, and F01 at this level: nothing
+// does before the write of it was synced. Across rolls.
+func TestNamesBeforeData(t *testing.T) {
+	p := newPools(t)
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	opts := testOptions(p)
+	opts.SegmentBytes = 8 << 10
+	l := mustOpen(t, fault, "/deep/down/"+testDir, opts)
+	for range 80 {
+		l.mustAppend(2, 300)
+		l.mustDurable()
+		// Whatever counts as durable now survives a power cut now.
+		c := mem.CrashClone(vfs.Nothing, 0)
+		again := mustOpen(t, c, "/deep/down/"+testDir, opts)
+		if again.Next() < l.Durable() {
+			t.Fatalf("%d is durable, after a power cut next is %d", l.Durable(), again.Next())
+		}
+		abandon(again)
+	}
+	if n := l.Metrics().Segments; n < 5 {
+		t.Fatalf("only %d segments", n)
+	}
+	l.mustClose()
+}
+
+// slowDisk makes every sync take a time.
+func slowDisk(fault *vfs.Fault, d time.Duration, only string) *atomic.Int64 {
+	var syncs atomic.Int64
+	fault.SetHook(func(op vfs.Op) error {
+		switch op.Kind {
+		case vfs.OpSync, vfs.OpWriteSync, vfs.OpSyncDir:
+			if only == "" || strings.Contains(op.Path, only) {
+				syncs.Add(1)
+				<-time.After(d)
+			}
+		}
+		return nil
+	})
+	return &syncs
+}
+
+// F77: with 5 ms for a sync, appenders share syncs: throughput grows nearly linearly with their number at an equal rate of syncs, no append
+// waits longer than two syncs, and a slow partition does not hold up the others. The time is virtual.
+func TestAppendersShareSyncs(t *testing.T) {
+	for _, appenders := range []int{1, 8, 64, 512} {
+		t.Run(fmt.Sprintf("appenders=%d", appenders), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const syncTime = 5 * time.Millisecond
+				p := newPools(t)
+				fault := vfs.NewFault(vfs.NewMem())
+				w := &window{}
+				w.cond.L = &w.mu
+				opts := testOptions(p)
+				opts.OnProgress = w.progress
+				l, err := Open(fault, testDir, opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				share(t, l, w, 1, 1) // the first one makes the file
+				syncs := slowDisk(fault, syncTime, "")
+				const rounds = 20
+				began := time.Now()
+				share(t, l, w, appenders, appenders*rounds)
+				took := time.Since(began)
+				if most := 2 * syncTime * rounds; took > most {
+					t.Errorf("%d rounds took %v, more than two syncs each (%v)", rounds, took, most)
+				}
+				if n, most := syncs.Load(), int64(took/syncTime+1)*smallInFlight+5; n > most {
+					t.Errorf("%d syncs in %v: more than %d in flight at a time", n, took, smallInFlight)
+				}
+				fault.SetHook(nil)
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+	t.Run("one slow partition", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPools(t)
+			fault := vfs.NewFault(vfs.NewMem())
+			open := func(dir string) (*Log, *window) {
+				w := &window{}
+				w.cond.L = &w.mu
+				opts := testOptions(p)
+				opts.OnProgress = w.progress
+				l, err := Open(fault, dir, opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				share(t, l, w, 1, 1)
+				return l, w
+			}
+			slow, sw := open("/slow")
+			fast, fw := open("/fast")
+			slowDisk(fault, time.Second, "/slow/")
+			var wg sync.WaitGroup
+			wg.Go(func() { share(t, slow, sw, 512, 2048) })
+			<-time.After(100 * time.Millisecond)
+			began := time.Now()
+			share(t, fast, fw, 1, 100)
+			if took := time.Since(began); took > 10*time.Millisecond {
+				t.Errorf("100 appends beside a partition whose syncs take a second took %v", took)
+			}
+			wg.Wait()
+			fault.SetHook(nil)
+			for _, l := range []*Log{slow, fast} {
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	})
+}
+
+// F78: a roll delays no append by more than one sync.
+func TestRollStallsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const syncTime = 5 * time.Millisecond
+		p := newPools(t)
+		fault := vfs.NewFault(vfs.NewMem())
+		w := &window{}
+		w.cond.L = &w.mu
+		opts := testOptions(p)
+		opts.OnProgress = w.progress
+		opts.SegmentBytes = 256 << 10
+		l, err := Open(fault, testDir, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		share(t, l, w, 1, 1)
+		slowDisk(fault, syncTime, "")
+		worst := time.Duration(0)
+		next := l.Next()
+		for range 600 {
+			b := makeBatch(next, 1, 4000, 1, codec.NoProducer)
+			next++
+			began := time.Now()
+			if err := l.Append([][]byte{b}); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took > 0 {
+				t.Fatalf("Append waited %v", took)
+			}
+			if err := w.wait(next); err != nil {
+				t.Fatal(err)
+			}
+			worst = max(worst, time.Since(began))
+			<-time.After(syncTime) // a constant rate below the disk's
+		}
+		if n := l.Metrics().Segments; n < 8 {
+			t.Fatalf("only %d segments", n)
+		}
+		if worst > 2*syncTime {
+			t.Errorf("the slowest append took %v, a sync takes %v", worst, syncTime)
+		}
+		fault.SetHook(nil)
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// F71: the wall clock steps back and forth: offsets go on, lookups stay right though times are not sorted, nothing expires by a step, and
+// an Open before the newest record's time neither fails nor expires anything.
+func TestClockSteps(t *testing.T) {
+	p := newPools(t)
+	mem := vfs.NewMem()
+	clock := &manualClock{wall: 1_700_000_000_000}
+	opts := testOptions(p)
+	opts.Clock = clock
+	opts.SegmentBytes = 8 << 10
+	opts.RetentionTime = 30 * time.Minute
+	l := mustOpen(t, mem, testDir, opts)
+	type appended struct {
+		base codec.Offset
+		wall int64
+	}
+	var all []appended
+	for _, step := range []time.Duration{0, -time.Hour, time.Hour, -10 * 365 * 24 * time.Hour, 10*365*24*time.Hour + time.Hour, -time.Minute} {
+		clock.step(step)
+		for range 12 {
+			wall, _ := clock.Now()
+			all = append(all, appended{l.Next(), wall})
+			l.mustAppend(2, 200)
+			l.mustDurable()
+			clock.advance(time.Second)
+		}
+		l.Retain()
+	}
+	check := func(l *testLog) {
+		t.Helper()
+		if l.Start() != 0 {
+			t.Fatalf("a step of the clock expired everything below %d", l.Start())
+		}
+		for _, a := range all {
+			for _, q := range []int64{a.wall, a.wall - 1, a.wall + 500} {
+				want, found := l.Next(), false
+				for _, b := range all {
+					if b.wall >= q {
+						want, found = b.base, true
+						break
+					}
+				}
+				if got := lookupOne(l.Log, q, false); got.Err != nil || got.Offset != want || got.Found != found {
+					t.Fatalf("lookup of %d: %+v, want %d %v", q, got, want, found)
+				}
+			}
+		}
+	}
+	check(l)
+	batches := l.batches
+	l.mustClose()
+	clock.step(-2 * 365 * 24 * time.Hour)
+	l = mustOpen(t, mem, testDir, opts)
+	l.Retain()
+	check(l)
+	checkContents(t, l.Log, batches, 0, l.Next())
+
+	// Time that really passes does expire, the active segment too.
+	clock.advance(31 * time.Minute)
+	next := l.Next()
+	l.Retain()
+	l.waitStart(next)
+	if l.Next() != next {
+		t.Errorf("next is %d, want %d", l.Next(), next)
+	}
+	l.mustClose()
+	l = mustOpen(t, mem.CrashClone(vfs.Nothing, 0), testDir, opts)
+	if l.Start() != next || l.Next() != next || l.Report().DamageCount > 0 {
+		t.Errorf("start %d, next %d, want %d: %+v", l.Start(), l.Next(), next, l.Report())
+	}
+	l.mustClose()
+}
+
+// waitStart waits until the log begins at an offset and nothing is left to remove.
+func (tl *testLog) waitStart(want codec.Offset) {
+	tl.t.Helper()
+	l := tl.Log
+	late := false
+	timer := time.AfterFunc(testDeadline, func() {
+		l.mu.Lock()
+		late = true
+		l.mu.Unlock()
+		l.idle.Broadcast()
+	})
+	defer timer.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.start < want || len(l.doomed) > 0 || l.tasks > 0 {
+		if late {
+			l.mu.Unlock()
+			tl.t.Fatalf("start does not become %d:\n%s", want, tl.describe())
+		}
+		l.idle.Wait()
+	}
+}
+
+// One broker per data directory: the second one is told, and a lock that was given up can be had again.
+func TestLockDir(t *testing.T) {
+	for name, c := range map[string]struct {
+		fsys vfs.FS
+		dir  string
+	}{"mem": {vfs.NewMem(), "/data"}, "os": {vfs.OS{}, filepath.Join(t.TempDir(), "a", "b")}} {
+		t.Run("fs="+name, func(t *testing.T) {
+			lock, err := LockDir(c.fsys, c.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := LockDir(c.fsys, c.dir); !errors.Is(err, vfs.ErrLocked) {
+				t.Errorf("the second lock: %v", err)
+			}
+			if err := lock.Close(); err != nil {
+				t.Fatal(err)
+			}
+			lock, err = LockDir(c.fsys, c.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = lock.Close()
+		})
+	}
+}
+
+// The real file system refuses a link and a pipe with a segment's name, without waiting.
+func TestOSRefusesWhatIsNotAFile(t *testing.T) {
+	dir := t.TempDir()
+	link, pipe := filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
+	if err := os.Symlink("/etc/passwd", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{link, pipe, dir} {
+		for _, open := range []func(string) (vfs.File, error){vfs.OS{}.Open, vfs.OS{}.OpenRead} {
+			if f, err := open(name); !errors.Is(err, vfs.ErrNotRegular) {
+				t.Errorf("open %s: %v, %v", name, f, err)
+			}
+		}
+	}
+}
