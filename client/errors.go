@@ -43,6 +43,10 @@ func (e *GapError) Error() string {
 		why = "they were never given out or were lost with a restart"
 	case codec.GapPurged:
 		why = "they were purged"
+	case codec.GapExpired:
+		why = "the topic's retention removed them"
+	case codec.GapDamaged:
+		why = "the broker's files are damaged there"
 	}
 	return fmt.Sprintf("partition %d: offsets %d to %d are missing: %s", e.Partition, e.Gap.From, e.Gap.Next-1, why)
 }

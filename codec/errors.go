@@ -43,6 +43,10 @@ const (
 	CodeForeignProtocol    Code = 33
 	CodePaused             Code = 34
 	CodeTooManyTopics      Code = 35
+	CodeStorage            Code = 36
+	CodeOutOfOrder         Code = 37
+	CodeProducerFenced     Code = 38
+	CodeSetAside           Code = 39
 )
 
 // CodeInfo is a row of the table of error codes.
@@ -92,6 +96,10 @@ var Codes = []CodeInfo{
 	{CodeForeignProtocol, "foreign_protocol", false, true, "the bytes look like another protocol (HTTP or TLS)"},
 	{CodePaused, "paused", true, false, "the broker's memory ceiling is reached"},
 	{CodeTooManyTopics, "too_many_topics", false, false, "a limit on topics or partitions is reached"},
+	{CodeStorage, "storage", true, false, "a file of the broker cannot be opened, read or written now; nothing was changed"},
+	{CodeOutOfOrder, "out_of_order", false, false, "an idempotent producer's batch does not follow the one before it"},
+	{CodeProducerFenced, "producer_fenced", false, false, "the batch's producer epoch is older than the newest that the partition has seen"},
+	{CodeSetAside, "set_aside", false, false, "the topic's files are there but cannot be served as they are; nothing of them is lost or changed"},
 }
 
 // Info returns the table's row for c; an unknown number gives a row that says so.
@@ -112,7 +120,13 @@ func (c Code) Error() string { return c.Info().Name + ": " + c.Info().Meaning }
 type WireError struct {
 	Code   Code
 	Detail string // what exactly; never the broker's internal cause
+
+	// Range is what the partition keeps, with CodeOffsetOutOfRange; the zero value elsewhere.
+	Range Range
 }
+
+// A Range is a half-open range of offsets.
+type Range struct{ Start, Next Offset }
 
 // Errorf returns a WireError with a formatted detail.
 func Errorf(c Code, format string, args ...any) *WireError {

@@ -57,7 +57,8 @@ const (
 	TypeDelete    Type = 18
 	TypePurge     Type = 19
 	TypeStats     Type = 20
-	TypeFetch     Type = 21 // reserved
+	TypeFetch     Type = 21
+	TypeProducer  Type = 22
 )
 
 // TypeInfo is a row of the table of frame types.
@@ -90,7 +91,8 @@ var Types = []TypeInfo{
 	{TypeDelete, "delete", false},
 	{TypePurge, "purge", false},
 	{TypeStats, "stats", false},
-	{TypeFetch, "fetch", true},
+	{TypeFetch, "fetch", false},
+	{TypeProducer, "producer", false},
 }
 
 // String returns the type's name.
@@ -313,6 +315,12 @@ func (w *tagWriter) put(tag uint64, value []byte) {
 func (w *tagWriter) u8(tag uint64, v uint8)   { w.put(tag, []byte{v}) }
 func (w *tagWriter) u32(tag uint64, v uint32) { w.put(tag, binary.BigEndian.AppendUint32(nil, v)) }
 func (w *tagWriter) u64(tag uint64, v uint64) { w.put(tag, binary.BigEndian.AppendUint64(nil, v)) }
+
+func (w *tagWriter) gap(tag uint64, g Gap) {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, gapBytes), uint64(g.From))
+	b = binary.BigEndian.AppendUint64(b, uint64(g.Next))
+	w.put(tag, append(b, byte(g.Reason)))
+}
 
 func (w *tagWriter) appendTo(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(w.count))

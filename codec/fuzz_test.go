@@ -94,6 +94,19 @@ func decodeAny(h Header, section, payload []byte) (m wireMessage, ok bool, err e
 		} else {
 			err = ParseEmpty(h.Type, section)
 		}
+	case TypeFetch:
+		if reply {
+			m.message, err = ParseFetchReply(section)
+			m.payload = payload
+		} else {
+			m.message, err = ParseFetch(section)
+		}
+	case TypeProducer:
+		if reply {
+			m.message, err = ParseProducerReply(section)
+		} else {
+			err = ParseEmpty(h.Type, section)
+		}
 	case TypeGoAway:
 		m.message, err = ParseGoAway(section)
 	case TypeError:
@@ -160,6 +173,12 @@ func encodeAny(m wireMessage) []byte {
 		return AppendCredit(nil, h.Handle, v)
 	case Deliver:
 		return append(AppendDeliver(nil, h.Handle, &v, len(m.payload)), m.payload...)
+	case Fetch:
+		return AppendFetch(nil, h.Correlation, v)
+	case FetchReply:
+		return append(AppendFetchReply(nil, h.Correlation, &v, len(m.payload)), m.payload...)
+	case ProducerReply:
+		return AppendProducerReply(nil, h.Correlation, v)
 	case GoAway:
 		return AppendGoAway(nil, v)
 	case WireError:
@@ -172,6 +191,8 @@ func encodeAny(m wireMessage) []byte {
 		return AppendDeleteReply(nil, h.Correlation)
 	case h.Type == TypeStats:
 		return AppendStats(nil, h.Correlation)
+	case h.Type == TypeProducer:
+		return AppendProducer(nil, h.Correlation)
 	case reply:
 		return AppendCloseReply(nil, h.Correlation, h.Handle)
 	}
@@ -205,6 +226,8 @@ func heldBytes(m any) int {
 	case Purge:
 		n = len(v.Topic)
 	case Open:
+		n = len(v.Topic)
+	case Fetch:
 		n = len(v.Topic)
 	case Subscribe:
 		n = len(v.Topic) + len(v.Name)

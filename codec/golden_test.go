@@ -164,7 +164,10 @@ func (a *annotator) batch() {
 	}
 }
 
-var topicTags = map[uint64]string{1: "overflow", 2: "ring bytes", 3: "max batch bytes"}
+var topicTags = map[uint64]string{
+	1: "overflow", 2: "ring bytes", 3: "max batch bytes",
+	4: "sync", 5: "sync interval, ms", 6: "retention bytes", 7: "retention time, ms", 8: "segment bytes",
+}
 
 func (a *annotator) settings() {
 	a.uint(1, "storage")
@@ -259,6 +262,10 @@ func goldenCases() []goldenCase {
 	create("create", Create{Topic: "orders", Settings: TopicSettings{Storage: StorageQueue, Partitions: 1}})
 	full := TopicSettings{Storage: StorageQueue, Partitions: 4, Overflow: OverflowReject, RingBytes: 64 << 20, MaxBatchBytes: DefaultMaxBatchBytes}
 	create("create_tags", Create{Topic: "orders", Settings: full})
+	create("create_file", Create{Topic: "ledger", Settings: TopicSettings{
+		Storage: StorageFile, Partitions: 2, RingBytes: 16 << 20, Sync: SyncInterval, SyncMillis: 5,
+		RetentionBytes: 1 << 40, RetentionMillis: RetentionUnlimited, SegmentBytes: 64 << 20,
+	}})
 	createReply := CreateReply{ID: goldenID, Created: true, Settings: TopicSettings{
 		Storage: StorageQueue, Partitions: 1, Overflow: OverflowBlock, RingBytes: 64 << 20, MaxBatchBytes: DefaultMaxBatchBytes,
 	}}
@@ -275,6 +282,7 @@ func goldenCases() []goldenCase {
 		{
 			Start: 512, High: 1024, Next: 1024, Bytes: 65536, DroppedUnread: 512,
 			RecordsIn: 1024, BytesIn: 122880, RecordsOut: 256, BytesOut: 30720, QueueSize: 256,
+			Durable: 1000, JournalBytes: 1 << 20, Segments: 2, State: PartitionNoSpace, Damaged: 1,
 		},
 	}}
 	add("describe_reply", description, func(dst []byte) []byte { return AppendDescription(dst, 3, description) },
@@ -293,8 +301,13 @@ func goldenCases() []goldenCase {
 				for _, what := range []string{"records in", "bytes in", "records out", "bytes out", "queue size"} {
 					a.uint(8, "  "+what)
 				}
-				if size > 88 {
-					a.line(int(size)-88, "  unknown")
+				a.uint(8, "  durable")
+				a.uint(8, "  journal bytes")
+				a.uint(4, "  segments")
+				a.uint(1, "  state")
+				a.uint(4, "  damaged places")
+				if size > 113 {
+					a.line(int(size)-113, "  unknown")
 				}
 			}
 		})
@@ -508,6 +521,49 @@ func goldenCases() []goldenCase {
 	}, purgedUpTo(1024))
 	deliver("deliver_gap", Deliver{Start: 512, High: 512, Gap: Gap{From: 2, Next: 512, Reason: GapDropped}}, nil)
 
+	fetch := func(name string, m Fetch) {
+		add(name, m, func(dst []byte) []byte { return AppendFetch(dst, 13, m) }, parsed(ParseFetch), func(a *annotator, _ int) {
+			a.str("topic")
+			a.uint(4, "partition")
+			a.uint(1, "from")
+			a.uint(8, "value")
+			a.uint(8, "limit")
+			a.uint(4, "max bytes")
+			a.uint(4, "wait, ms")
+			a.tags(nil)
+		})
+	}
+	fetch("fetch", Fetch{Topic: "orders", Partition: 1, From: FromOffset, Value: 2, MaxBytes: 1 << 20, WaitMillis: 500})
+	fetch("fetch_time", Fetch{Topic: "orders", From: FromTime, Value: 1_700_000_000_000, Limit: 4096, MaxBytes: 65536})
+	fetchReply := func(name string, m FetchReply, payload []byte) {
+		add(name, withPayload{Message: m, Payload: string(payload)},
+			func(dst []byte) []byte { return append(AppendFetchReply(dst, 13, &m, len(payload)), payload...) },
+			func(_ Header, section, payload []byte) (any, error) {
+				m, err := ParseFetchReply(section)
+				return withPayload{Message: m, Payload: string(payload)}, err
+			},
+			func(a *annotator, payload int) {
+				a.uint(8, "start")
+				a.uint(8, "high")
+				a.uint(8, "next")
+				a.uint(8, "append time, ms")
+				count := a.uint(2, "batches")
+				a.tags(map[uint64]string{1: "gap"})
+				for range count {
+					a.batch()
+				}
+			})
+	}
+	fetchReply("fetch_reply", FetchReply{Start: 0, High: 2, Next: 2, AppendMillis: 1_700_000_000_002, Count: 1}, delivered)
+	fetchReply("fetch_reply_gap", FetchReply{Start: 0, High: 900, Next: 512, Gap: Gap{From: 2, Next: 512, Reason: GapDamaged}}, nil)
+	add("producer_reply", ProducerReply{ID: 1000, Epoch: 0},
+		func(dst []byte) []byte { return AppendProducerReply(dst, 14, ProducerReply{ID: 1000}) },
+		parsed(ParseProducerReply), func(a *annotator, _ int) {
+			a.uint(8, "producer id")
+			a.uint(2, "producer epoch")
+			a.tags(nil)
+		})
+
 	add("credit", uint32(85), func(dst []byte) []byte { return AppendCredit(dst, 2, 85) }, parsed(ParseCredit), func(a *annotator, _ int) {
 		a.uint(4, "bytes")
 		a.tags(nil)
@@ -519,6 +575,7 @@ func goldenCases() []goldenCase {
 	empty("heartbeat", TypeHeartbeat, AppendHeartbeat)
 	empty("delete_reply", TypeDelete, func(dst []byte) []byte { return AppendDeleteReply(dst, 11) })
 	empty("stats", TypeStats, func(dst []byte) []byte { return AppendStats(dst, 12) })
+	empty("producer", TypeProducer, func(dst []byte) []byte { return AppendProducer(dst, 14) })
 	empty("close", TypeClose, func(dst []byte) []byte { return AppendClose(dst, 6, 2) })
 	empty("close_reply", TypeClose, func(dst []byte) []byte { return AppendCloseReply(dst, 6, 2) })
 
@@ -535,9 +592,12 @@ func goldenCases() []goldenCase {
 			code := Code(a.peek(2))
 			a.line(2, "code %d: %s", code, code)
 			a.str("detail")
-			a.tags(nil)
+			a.tags(map[uint64]string{1: "start", 2: "next"})
 		})
 	}
+	wireError("error_range", 13, 0, &WireError{
+		Code: CodeOffsetOutOfRange, Detail: "offset 99 is not kept", Range: Range{Start: 100, Next: 200},
+	})
 	wireError("error", 7, 0, Errorf(CodeUnknownTopic, "there is no topic orders"))
 	wireError("error_handle", 0, 2, Errorf(CodeSlowConsumer, "the ring was full behind it"))
 	wireError("error_deleted", 0, 2, Errorf(CodeTopicDeleted, "topic orders was deleted"))

@@ -84,6 +84,7 @@ const (
 var (
 	storageNames  = [...]string{"", "queue", "file", "direct", "queue_file"}
 	overflowNames = [...]string{"", "block", "drop-oldest", "reject"}
+	syncNames     = [...]string{"", "always", "interval", "os"}
 	levelNames    = [...]string{"default", "none", "appended", "durable"}
 )
 
@@ -143,14 +144,47 @@ type TopicSettings struct {
 	Storage       Storage
 	Partitions    uint32
 	Overflow      Overflow
-	RingBytes     uint64 // per partition
+	RingBytes     uint64 // per partition; of the topics that are stored in files, what is also held in memory
 	MaxBatchBytes uint32
+
+	// Of the topics that are stored in files.
+	Sync            Sync
+	SyncMillis      uint32 // of SyncInterval
+	RetentionBytes  uint64 // per partition; RetentionUnlimited: all
+	RetentionMillis uint64 // since a segment's last append; RetentionUnlimited: for ever
+	SegmentBytes    uint64
+}
+
+// RetentionUnlimited as a retention means that nothing is removed; 0 asks for the default, which is the same.
+const RetentionUnlimited = 1<<64 - 1
+
+// Sync says when what was appended to files is brought to stable storage.
+type Sync uint8
+
+// The kinds of sync.
+const (
+	SyncAlways   Sync = 1 // before it is confirmed and visible
+	SyncInterval Sync = 2 // at least that often; what was appended is confirmed and visible before
+	SyncOS       Sync = 3 // when the operating system likes
+)
+
+func (s Sync) String() string { return name(syncNames[:], int(s)) }
+
+// ParseSync understands the names of the command line, but the time behind interval=.
+func ParseSync(s string) (Sync, bool) {
+	i := index(syncNames[:], s)
+	return Sync(max(i, 0)), i > 0
 }
 
 const (
-	tagTopicOverflow  = 1
-	tagTopicRingBytes = 2
-	tagTopicMaxBatch  = 3
+	tagTopicOverflow        = 1
+	tagTopicRingBytes       = 2
+	tagTopicMaxBatch        = 3
+	tagTopicSync            = 4
+	tagTopicSyncMillis      = 5
+	tagTopicRetentionBytes  = 6
+	tagTopicRetentionMillis = 7
+	tagTopicSegmentBytes    = 8
 )
 
 func (s TopicSettings) append(dst []byte) []byte {
@@ -163,6 +197,21 @@ func (s TopicSettings) append(dst []byte) []byte {
 	}
 	if s.MaxBatchBytes != 0 {
 		tags.u32(tagTopicMaxBatch, s.MaxBatchBytes)
+	}
+	if s.Sync != 0 {
+		tags.u8(tagTopicSync, uint8(s.Sync))
+	}
+	if s.SyncMillis != 0 {
+		tags.u32(tagTopicSyncMillis, s.SyncMillis)
+	}
+	if s.RetentionBytes != 0 {
+		tags.u64(tagTopicRetentionBytes, s.RetentionBytes)
+	}
+	if s.RetentionMillis != 0 {
+		tags.u64(tagTopicRetentionMillis, s.RetentionMillis)
+	}
+	if s.SegmentBytes != 0 {
+		tags.u64(tagTopicSegmentBytes, s.SegmentBytes)
 	}
 	dst = append(dst, byte(s.Storage))
 	dst = binary.BigEndian.AppendUint32(dst, s.Partitions)
@@ -180,6 +229,16 @@ func (s *TopicSettings) parse(r *reader) {
 			s.RingBytes = v.u64()
 		case tagTopicMaxBatch:
 			s.MaxBatchBytes = v.u32()
+		case tagTopicSync:
+			s.Sync = Sync(v.u8())
+		case tagTopicSyncMillis:
+			s.SyncMillis = v.u32()
+		case tagTopicRetentionBytes:
+			s.RetentionBytes = v.u64()
+		case tagTopicRetentionMillis:
+			s.RetentionMillis = v.u64()
+		case tagTopicSegmentBytes:
+			s.SegmentBytes = v.u64()
 		}
 	})
 }
@@ -297,9 +356,33 @@ type PartitionInfo struct {
 	RecordsOut        uint64 // handed to subscriptions; each copy counts
 	BytesOut          uint64
 	QueueSize         uint64 // records that the slowest pull group has not been given; without a group, those that are kept
+
+	// Of the topics that are stored in files; a broker that has none leaves them out.
+	Durable      Offset // exclusive: what is on stable storage
+	JournalBytes uint64 // in files
+	Segments     uint32
+	State        PartitionState
+	Damaged      uint32 // places in its files that cannot be read
 }
 
-const partitionInfoBytes = 88
+// PartitionState says how a partition's storage is.
+type PartitionState uint8
+
+// The states.
+const (
+	PartitionOK       PartitionState = 0
+	PartitionNoSpace  PartitionState = 1 // the last write found no space: publishes are refused until one finds it again
+	PartitionPoisoned PartitionState = 2 // a write or a sync failed: no publish is taken until the broker is started again
+)
+
+var stateNames = [...]string{"ok", "no_space", "poisoned"}
+
+func (s PartitionState) String() string { return name(stateNames[:], int(s)) }
+
+const (
+	partitionInfoBytes    = 88 + 25 // what AppendDescription writes for each
+	minPartitionInfoBytes = 88      // what brokers without files wrote
+)
 
 // AppendDescription appends the reply. Entries carry their size, so that a later version can make them longer.
 func AppendDescription(dst []byte, corr uint32, m Description) []byte {
@@ -322,6 +405,11 @@ func AppendDescription(dst []byte, corr uint32, m Description) []byte {
 		dst = binary.BigEndian.AppendUint64(dst, p.RecordsOut)
 		dst = binary.BigEndian.AppendUint64(dst, p.BytesOut)
 		dst = binary.BigEndian.AppendUint64(dst, p.QueueSize)
+		dst = binary.BigEndian.AppendUint64(dst, uint64(p.Durable))
+		dst = binary.BigEndian.AppendUint64(dst, p.JournalBytes)
+		dst = binary.BigEndian.AppendUint32(dst, p.Segments)
+		dst = append(dst, byte(p.State))
+		dst = binary.BigEndian.AppendUint32(dst, p.Damaged)
 	}
 	return endFrame(dst, at, headerEnd)
 }
@@ -335,7 +423,7 @@ func ParseDescription(header, payload []byte) (m Description, err error) {
 	if err := r.end(TypeDescribe); err != nil {
 		return m, err
 	}
-	if size < partitionInfoBytes || count > len(payload)/size || count*size != len(payload) {
+	if size < minPartitionInfoBytes || count > len(payload)/size || count*size != len(payload) {
 		return m, Errorf(CodeMalformedFrame, "%d entries of %d bytes do not fit a payload of %d", count, size, len(payload))
 	}
 	m.Partitions = make([]PartitionInfo, count)
@@ -345,6 +433,10 @@ func ParseDescription(header, payload []byte) (m Description, err error) {
 			Start: e.offset(), High: e.offset(), Next: e.offset(), Bytes: e.u64(), DroppedUnread: e.u64(),
 			Subscriptions: e.u32(), Publishers: e.u32(),
 			RecordsIn: e.u64(), BytesIn: e.u64(), RecordsOut: e.u64(), BytesOut: e.u64(), QueueSize: e.u64(),
+		}
+		if size >= partitionInfoBytes {
+			p := &m.Partitions[i]
+			p.Durable, p.JournalBytes, p.Segments, p.State, p.Damaged = e.offset(), e.u64(), e.u32(), PartitionState(e.u8()), e.u32()
 		}
 		if e.bad {
 			return m, Errorf(CodeMalformedFrame, "entry %d holds a negative offset", i)
@@ -618,7 +710,13 @@ const (
 	GapDropped  GapReason = 1 // the ring dropped records that this subscription had not had
 	GapDeclared GapReason = 2 // offsets that were never given to records, or lost with a restart
 	GapPurged   GapReason = 3 // records that an administrator purged
+	GapExpired  GapReason = 4 // records that the topic's retention removed
+	GapDamaged  GapReason = 5 // records that are in the broker's files and cannot be read, or whose file is gone
 )
+
+var gapNames = [...]string{"", "dropped", "declared", "purged", "expired", "damaged"}
+
+func (r GapReason) String() string { return name(gapNames[:], int(r)) }
 
 const (
 	deliverFixedBytes = 8 + 8 + 8 + 2
@@ -655,20 +753,21 @@ func ParseDeliver(b []byte) (m Deliver, err error) {
 	if len(r.b) == 1 && r.b[0] == 0 && !r.bad {
 		return m, nil // the common case: no tags
 	}
-	m.Gap, err = parseDeliverTags(&r)
+	m.Gap, err = parseGapTag(&r, TypeDeliver, tagDeliverGap)
 	return m, err
 }
 
-func parseDeliverTags(r *reader) (g Gap, err error) {
+// parseGapTag reads the tagged fields of a frame whose only one is a gap.
+func parseGapTag(r *reader, t Type, gapTag uint64) (g Gap, err error) {
 	r.tags(func(tag uint64, v *reader) {
-		if tag == tagDeliverGap {
+		if tag == gapTag {
 			g = Gap{From: v.offset(), Next: v.offset(), Reason: GapReason(v.u8())}
 			if g.Next <= g.From {
 				v.bad = true
 			}
 		}
 	})
-	return g, r.end(TypeDeliver)
+	return g, r.end(t)
 }
 
 // AppendHeartbeat appends a heartbeat: no fields, no reply.
@@ -718,13 +817,23 @@ func ParseGoAway(b []byte) (m GoAway, err error) {
 	return m, r.end(TypeGoAway)
 }
 
+const (
+	tagErrorStart = 1
+	tagErrorNext  = 2
+)
+
 // AppendError appends an error frame: the answer to the request corr, or, with corr 0, about the handle or the whole
 // connection (handle 0).
 func AppendError(dst []byte, corr, handle uint32, e *WireError) []byte {
+	var tags tagWriter
+	if e.Code == CodeOffsetOutOfRange {
+		tags.u64(tagErrorStart, uint64(e.Range.Start))
+		tags.u64(tagErrorNext, uint64(e.Range.Next))
+	}
 	dst, at := beginFrame(dst, TypeError, FlagReply, corr, handle)
 	dst = append(dst, byte(e.Code>>8), byte(e.Code))
 	dst = appendString(dst, e.Detail)
-	dst = append(dst, 0)
+	dst = tags.appendTo(dst)
 	return endFrame(dst, at, len(dst))
 }
 
@@ -732,8 +841,126 @@ func AppendError(dst []byte, corr, handle uint32, e *WireError) []byte {
 func ParseError(b []byte) (*WireError, error) {
 	r := reader{b: b}
 	e := &WireError{Code: Code(r.u16()), Detail: r.str()}
-	r.tags(nil)
+	var kept Range
+	r.tags(func(tag uint64, v *reader) {
+		switch tag {
+		case tagErrorStart:
+			kept.Start = v.offset()
+		case tagErrorNext:
+			kept.Next = v.offset()
+		}
+	})
+	if e.Code == CodeOffsetOutOfRange {
+		e.Range = kept
+	}
 	return e, r.end(TypeError)
+}
+
+// Fetch asks once for batches of one partition, for replay.
+type Fetch struct {
+	Topic      string
+	Partition  uint32
+	From       From
+	Value      uint64 // of FromOffset and FromTime, else 0
+	Limit      Offset // batches that begin here or above are not wanted; 0: no limit
+	MaxBytes   uint32 // of batches; the first one always comes whole
+	WaitMillis uint32 // how long to wait where nothing is there yet; 0: not at all
+}
+
+// AppendFetch appends the request.
+func AppendFetch(dst []byte, corr uint32, m Fetch) []byte {
+	dst, at := beginFrame(dst, TypeFetch, 0, corr, 0)
+	dst = appendString(dst, m.Topic)
+	dst = binary.BigEndian.AppendUint32(dst, m.Partition)
+	dst = append(dst, byte(m.From))
+	dst = binary.BigEndian.AppendUint64(dst, m.Value)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(m.Limit))
+	dst = binary.BigEndian.AppendUint32(dst, m.MaxBytes)
+	dst = binary.BigEndian.AppendUint32(dst, m.WaitMillis)
+	dst = append(dst, 0)
+	return endFrame(dst, at, len(dst))
+}
+
+// ParseFetch reads the request.
+func ParseFetch(b []byte) (m Fetch, err error) {
+	r := reader{b: b}
+	m = Fetch{
+		Topic: r.str(), Partition: r.u32(), From: From(r.u8()), Value: r.u64(), Limit: r.offset(), MaxBytes: r.u32(), WaitMillis: r.u32(),
+	}
+	r.tags(nil)
+	return m, r.end(TypeFetch)
+}
+
+// FetchReply is the header section of the reply to fetch; its payload is Count whole batches in order of their offsets, of
+// which the first may begin below the offset that was asked for. Without batches it says that there is nothing yet, or, with a
+// gap, nothing in front of Next.
+type FetchReply struct {
+	Start, High  Offset // of the partition, now
+	Next         Offset // where to go on
+	AppendMillis int64  // when the first batch was appended, milliseconds since the Unix epoch
+	Count        uint16
+	Gap          Gap // what is missing before the first batch
+}
+
+const (
+	fetchReplyFixedBytes = 8 + 8 + 8 + 8 + 2
+	tagFetchGap          = 1
+)
+
+// AppendFetchReply appends everything of a fetch reply but its payload, which is payloadSize bytes.
+func AppendFetchReply(dst []byte, corr uint32, m *FetchReply, payloadSize int) []byte {
+	var tags tagWriter
+	if m.Gap.Next != 0 {
+		tags.gap(tagFetchGap, m.Gap)
+	}
+	dst, at := beginFrame(dst, TypeFetch, FlagReply, corr, 0)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(m.Start))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(m.High))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(m.Next))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(m.AppendMillis))
+	dst = append(dst, byte(m.Count>>8), byte(m.Count))
+	dst = tags.appendTo(dst)
+	dst = endFrame(dst, at, len(dst))
+	length := binary.BigEndian.Uint32(dst[at:])
+	binary.BigEndian.PutUint32(dst[at:], length+uint32(payloadSize))
+	return dst
+}
+
+// ParseFetchReply reads the header section.
+func ParseFetchReply(b []byte) (m FetchReply, err error) {
+	r := reader{b: b}
+	m = FetchReply{Start: r.offset(), High: r.offset(), Next: r.offset(), AppendMillis: int64(r.u64()), Count: r.u16()}
+	m.Gap, err = parseGapTag(&r, TypeFetch, tagFetchGap)
+	return m, err
+}
+
+// AppendProducer appends a request for the identity of an idempotent producer.
+func AppendProducer(dst []byte, corr uint32) []byte {
+	return append(AppendHeader(dst, TypeProducer, 0, corr, 0, 1, 0), 0)
+}
+
+// ProducerReply is an identity that no other producer gets, now or later.
+type ProducerReply struct {
+	ID    int64
+	Epoch int16
+}
+
+// AppendProducerReply appends the reply.
+func AppendProducerReply(dst []byte, corr uint32, m ProducerReply) []byte {
+	dst, at := beginFrame(dst, TypeProducer, FlagReply, corr, 0)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(m.ID))
+	dst = binary.BigEndian.AppendUint16(dst, uint16(m.Epoch))
+	dst = append(dst, 0)
+	return endFrame(dst, at, len(dst))
+}
+
+// ParseProducerReply reads the reply.
+func ParseProducerReply(b []byte) (m ProducerReply, err error) {
+	r := reader{b: b}
+	m = ProducerReply{ID: int64(r.u64()), Epoch: int16(r.u16())}
+	r.bad = r.bad || m.ID < 0 || m.Epoch < 0
+	r.tags(nil)
+	return m, r.end(TypeProducer)
 }
 
 // List asks for the topics, in order of their names.

@@ -30,6 +30,8 @@ var typeColumns = map[Type][4]string{
 	TypeDelete:    {"client", "reply", "", ""},
 	TypePurge:     {"client", "reply", "", ""},
 	TypeStats:     {"client", "reply", "", "in the reply: a table"},
+	TypeFetch:     {"client", "reply", "", "in the reply: batches"},
+	TypeProducer:  {"client", "reply", "", ""},
 }
 
 func typeTable() string {

@@ -131,6 +131,18 @@ func (s *session) stats(h codec.Header, section []byte) error {
 	return nil
 }
 
+func (s *session) producer(h codec.Header, section []byte) error {
+	if err := codec.ParseEmpty(h.Type, section); err != nil {
+		return err
+	}
+	id, err := s.l.b.producerIDs.next()
+	if err != nil {
+		return err
+	}
+	s.send(codec.AppendProducerReply(s.frame(), h.Correlation, codec.ProducerReply{ID: id}))
+	return nil
+}
+
 // Stats returns the broker's own figures; docs/PROTOCOL.md says what the names mean.
 func (b *Broker) Stats() []codec.Stat {
 	topics, partitions := b.topics.Count()

@@ -99,6 +99,8 @@ type Broker struct {
 
 	closings logLimit
 
+	producerIDs producerIDs
+
 	mu     sync.Mutex
 	states map[*loopState]struct{} // every loop that has sessions
 }

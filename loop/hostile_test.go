@@ -32,10 +32,10 @@ func TestUnknownFrames(t *testing.T) {
 		none := []byte{0}
 		const ignorable = codec.FlagIgnorable
 		p := dial(t, b).hello()
-		for _, typ := range []codec.Type{codec.TypeAuth, codec.TypeAck, codec.TypeFetch} {
+		for _, typ := range []codec.Type{codec.TypeAuth, codec.TypeAck} {
 			p.refused(codec.CodeNotYet, frameOf(typ, 0, 7, 3, none, nil))
 		}
-		for _, typ := range []codec.Type{0, codec.TypeAuth, codec.TypeAck, codec.TypeConfirm, codec.TypeDeliver, codec.TypeGoAway, codec.TypeError, codec.TypeFetch, 22, 255} {
+		for _, typ := range []codec.Type{0, codec.TypeAuth, codec.TypeAck, codec.TypeConfirm, codec.TypeDeliver, codec.TypeGoAway, codec.TypeError, 23, 255} {
 			p.write(frameOf(typ, ignorable, 7, 3, none, nil))
 			p.write(frameOf(typ, ignorable|0xfc, 7, 3, nil, nil))
 			p.write(frameOf(typ, ignorable, 7, 3, []byte("anything at all"), nil))
@@ -55,14 +55,14 @@ func TestUnknownFrames(t *testing.T) {
 			frame []byte
 		}{
 			{codec.CodeUnknownFrame, frameOf(0, 0, 7, 3, none, nil)},
-			{codec.CodeUnknownFrame, frameOf(22, 0, 7, 3, none, nil)},
+			{codec.CodeUnknownFrame, frameOf(23, 0, 7, 3, none, nil)},
 			{codec.CodeUnknownFrame, frameOf(255, 0, 7, 3, none, nil)},
 			{codec.CodeUnknownFrame, frameOf(codec.TypeConfirm, 0, 7, 3, none, nil)},
 			{codec.CodeUnknownFrame, frameOf(codec.TypeDeliver, 0, 7, 3, none, nil)},
 			{codec.CodeUnknownFrame, frameOf(codec.TypeGoAway, 0, 7, 3, none, nil)},
 			{codec.CodeUnknownFrame, frameOf(codec.TypeError, 0, 7, 3, none, nil)},
 			{codec.CodeMalformedFrame, frameOf(codec.TypeStats, codec.FlagReply, 7, 3, none, nil)},
-			{codec.CodeMalformedFrame, frameOf(22, codec.FlagReply|ignorable, 7, 3, none, nil)},
+			{codec.CodeMalformedFrame, frameOf(23, codec.FlagReply|ignorable, 7, 3, none, nil)},
 			{codec.CodeMalformedFrame, frameOf(codec.TypeStats, 0, 7, 3, none, []byte("x"))},
 			{codec.CodeMalformedFrame, frameOf(codec.TypeStats, ignorable, 7, 3, none, []byte("x"))},
 			{codec.CodeMalformedFrame, frameOf(codec.TypeStats, 0, 7, 3, nil, nil)},

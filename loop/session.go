@@ -355,6 +355,10 @@ func (s *session) dispatch(h codec.Header, body []byte) error {
 			return s.purge(h, section)
 		case codec.TypeStats:
 			return s.stats(h, section)
+		case codec.TypeProducer:
+			return s.producer(h, section)
+		case codec.TypeFetch:
+			return codec.Errorf(codec.CodeNotYet, "%s is not built yet", h.Type)
 		}
 		if int(h.Type) < len(codec.Types) && codec.Types[h.Type].Reserved && h.Type != 0 {
 			return codec.Errorf(codec.CodeNotYet, "%s is not built yet", h.Type)
@@ -368,7 +372,8 @@ func (s *session) dispatch(h codec.Header, body []byte) error {
 func served(t codec.Type) bool {
 	switch t {
 	case codec.TypeHello, codec.TypeCredit, codec.TypeHeartbeat, codec.TypeCreate, codec.TypeDescribe, codec.TypeOpen,
-		codec.TypeSubscribe, codec.TypeClose, codec.TypeList, codec.TypeAlter, codec.TypeDelete, codec.TypePurge, codec.TypeStats:
+		codec.TypeSubscribe, codec.TypeClose, codec.TypeList, codec.TypeAlter, codec.TypeDelete, codec.TypePurge, codec.TypeStats,
+		codec.TypeProducer:
 		return true
 	}
 	return false

@@ -11,7 +11,7 @@ import time
 
 # Frame types.
 HELLO, CREATE, DESCRIBE, OPEN, PUBLISH, CONFIRM, SUBSCRIBE, CREDIT, DELIVER = 1, 3, 4, 5, 6, 7, 8, 9, 10
-HEARTBEAT, GO_AWAY, ERROR, CLOSE, LIST, ALTER, DELETE, PURGE, STATS = 12, 13, 14, 15, 16, 17, 18, 19, 20
+HEARTBEAT, GO_AWAY, ERROR, CLOSE, LIST, ALTER, DELETE, PURGE, STATS, FETCH, PRODUCER = 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22
 
 REPLY, IGNORABLE = 1, 2  # flags
 SUB, PULL = 1, 2  # kinds of subscription
@@ -60,6 +60,10 @@ CODES = {
     33: ("foreign_protocol", False, True),
     34: ("paused", True, False),
     35: ("too_many_topics", False, False),
+    36: ("storage", True, False),
+    37: ("out_of_order", False, False),
+    38: ("producer_fenced", False, False),
+    39: ("set_aside", False, False),
 }
 
 
@@ -234,7 +238,16 @@ def _fields(text):
 
 
 _SETTINGS = _fields("storage:u8 partitions:u32")
-_SETTINGS_TAGS = {1: ("overflow", "u8"), 2: ("ring_bytes", "u64"), 3: ("max_batch_bytes", "u32")}
+_SETTINGS_TAGS = {
+    1: ("overflow", "u8"),
+    2: ("ring_bytes", "u64"),
+    3: ("max_batch_bytes", "u32"),
+    4: ("sync", "u8"),
+    5: ("sync_ms", "u32"),
+    6: ("retention_bytes", "u64"),
+    7: ("retention_ms", "u64"),
+    8: ("segment_bytes", "u64"),
+}
 _HELLO = _fields("min_version:u16 max_version:u16 features:u64 name:str")
 _CREATED = _fields("topic_id:id created:u8") + _SETTINGS
 _TOPIC = _fields("topic:str")
@@ -263,7 +276,7 @@ _SECTIONS = {
     (DELIVER, False): (_fields("start:offset high:offset append_time:u64 count:u16"), {1: ("gap", "gap")}),
     (HEARTBEAT, False): ((), {}),
     (GO_AWAY, False): (_fields("code:u16 drain_ms:u32 reason:str"), {}),
-    (ERROR, True): (_fields("code:u16 detail:str"), {}),
+    (ERROR, True): (_fields("code:u16 detail:str"), {1: ("start", "offset"), 2: ("next", "offset")}),
     (CLOSE, False): ((), {}),
     (CLOSE, True): ((), {}),
     (LIST, False): (_fields("after:str limit:u32"), {}),
@@ -276,6 +289,16 @@ _SECTIONS = {
     (PURGE, True): (_fields("records:u64"), {}),
     (STATS, False): ((), {}),
     (STATS, True): (_fields("count:u32"), {}),
+    (FETCH, False): (
+        _TOPIC + _fields("partition:u32 from:u8 value:u64 limit:offset max_bytes:u32 wait_ms:u32"),
+        {},
+    ),
+    (FETCH, True): (
+        _fields("start:offset high:offset next:offset append_time:u64 count:u16"),
+        {1: ("gap", "gap")},
+    ),
+    (PRODUCER, False): ((), {}),
+    (PRODUCER, True): (_fields("producer_id:u64 producer_epoch:u16"), {}),
 }
 
 _CONFIRM_ENTRY = _fields("base_offset:offset code:u16")
@@ -283,6 +306,7 @@ _DESCRIBE_ENTRY = _fields(
     "start:offset high:offset next:offset bytes:u64 dropped_unread:u64 subscriptions:u32 publishers:u32 "
     "records_in:u64 bytes_in:u64 records_out:u64 bytes_out:u64 queue_size:u64"
 )
+_DESCRIBE_FILES = _fields("durable:offset journal_bytes:u64 segments:u32 state:u8 damaged:u32")
 _LIST_ENTRY = _fields("topic:str topic_id:id") + _SETTINGS
 _STATS_ENTRY = _fields("name:str value:u64")
 
@@ -298,7 +322,7 @@ def _plain_bytes(values, fields):
 def _read_payload(key, values, payload):
     r = Reader(payload)
     count = values.get("count", 0)
-    if key in ((PUBLISH, False), (DELIVER, False)):
+    if key in ((PUBLISH, False), (DELIVER, False), (FETCH, True)):
         values["batches"] = split_batches(payload, count)
         return
     entries = []
@@ -310,7 +334,8 @@ def _read_payload(key, values, payload):
         size = values["entry_bytes"]
         if size < 88 or size * count != len(payload):
             raise MalformedError("the entries do not fill the payload")
-        entries = [_plain(Reader(r.take(size)), _DESCRIBE_ENTRY) for _ in range(count)]
+        fields = _DESCRIBE_ENTRY + (_DESCRIBE_FILES if size >= 113 else ())
+        entries = [_plain(Reader(r.take(size)), fields) for _ in range(count)]
     elif key == (LIST, True):
         for _ in range(count):
             entry = Reader(r.take(r.number("H")))
@@ -324,13 +349,14 @@ def _read_payload(key, values, payload):
 
 
 def _write_payload(key, values):
-    if key in ((PUBLISH, False), (DELIVER, False)):
+    if key in ((PUBLISH, False), (DELIVER, False), (FETCH, True)):
         return b"".join(values["batches"])
     entries = values.get("entries", [])
     if key == (CONFIRM, False):
         return b"".join(_plain_bytes(e, _CONFIRM_ENTRY) for e in entries)
     if key == (DESCRIBE, True):
-        return b"".join(_plain_bytes(e, _DESCRIBE_ENTRY).ljust(values["entry_bytes"], b"\0") for e in entries)
+        fields = _DESCRIBE_ENTRY + (_DESCRIBE_FILES if values["entry_bytes"] >= 113 else ())
+        return b"".join(_plain_bytes(e, fields).ljust(values["entry_bytes"], b"\0") for e in entries)
     if key == (LIST, True):
         sections = [_write_section(e, _LIST_ENTRY, _SETTINGS_TAGS) for e in entries]
         return b"".join(struct.pack(">H", len(s)) + s for s in sections)
