@@ -457,3 +457,68 @@ func TestOSRefusesWhatIsNotAFile(t *testing.T) {
 		}
 	}
 }
+
+// A log whose directory could be made, but not its name durable, is opened again: what it then confirms is there after a power cut.
+func TestDirectoryOfAFailedAttempt(t *testing.T) {
+	mem := vfs.NewMem()
+	if err := vfs.MkdirAll(mem, "/data/t"); err != nil {
+		t.Fatal(err)
+	}
+	fault := vfs.NewFault(mem)
+	opts := testOptions(newPools(t))
+	failed := false
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpSyncDir && !failed {
+			failed = true
+			return syscall.EIO
+		}
+		return nil
+	})
+	if _, err := tryOpen(t, fault, "/data/t/0", opts); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("the first attempt: %v", err)
+	}
+	l := mustOpen(t, fault, "/data/t/0", opts)
+	l.mustAppend(3, 100)
+	l.mustDurable()
+	next := l.Durable()
+	crashed := mem.CrashClone(vfs.Nothing, 1)
+	l.mustClose()
+	again := mustOpen(t, crashed, "/data/t/0", opts)
+	defer again.mustClose()
+	if again.Next() != next {
+		t.Errorf("the log ends at %d, %d was confirmed", again.Next(), next)
+	}
+}
+
+// The header of a segment alone tells whose it is.
+func TestReadHeader(t *testing.T) {
+	mem := vfs.NewMem()
+	opts := testOptions(newPools(t))
+	l := mustOpen(t, mem, testDir, opts)
+	l.mustAppend(3, 100)
+	l.mustClose()
+	names, err := Segments(mem, testDir)
+	if err != nil || len(names) != 1 {
+		t.Fatalf("segments %v, error %v", names, err)
+	}
+	h, half, err := ReadHeader(mem, names[0])
+	if err != nil || half || h.Topic != opts.Topic || h.Partition != opts.Partition || h.Base != 0 {
+		t.Fatalf("header %+v, half %v, error %v", h, half, err)
+	}
+	f, err := mem.Open(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int64{0, headerCopyPosition} {
+		if err := f.WriteAt([][]byte{{0}}, at); err != nil {
+			t.Fatal(err)
+		}
+		_, half, err = ReadHeader(mem, names[0])
+		if at == 0 && (err != nil || !half) || at != 0 && !errors.Is(err, ErrNoHeader) {
+			t.Errorf("with the copy at %d damaged too: half %v, error %v", at, half, err)
+		}
+	}
+	if _, _, err := ReadHeader(mem, testDir); !errors.Is(err, vfs.ErrNotRegular) {
+		t.Errorf("the header of a directory: %v", err)
+	}
+}

@@ -24,6 +24,38 @@ type Inspection struct {
 // ErrNoHeader says that neither copy of a segment's header is sound.
 var ErrNoHeader = errors.New("journal: neither copy of the header is sound")
 
+// ReadHeader reads the header of a segment file and nothing else of it. half: only one of its two copies is sound. The error is
+// ErrNoHeader if neither is, an *UnsupportedError if the format is that of another version, or one of the file system.
+func ReadHeader(fsys vfs.FS, name string) (h SegmentHeader, half bool, err error) {
+	f, err := fsys.OpenRead(name)
+	if err != nil {
+		return h, false, fmt.Errorf("read segment header: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it is only read
+	return readHeader(f, name)
+}
+
+func readHeader(f vfs.File, name string) (h SegmentHeader, half bool, err error) {
+	b := make([]byte, headerBlockBytes)
+	n, err := f.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return h, false, fmt.Errorf("read segment header: %w", err)
+	}
+	clear(b[n:])
+	h, ok := decodeHeader(b)
+	second, ok2 := decodeHeader(b[headerCopyPosition:])
+	if !ok {
+		h = second
+	}
+	if !ok && !ok2 {
+		return h, false, fmt.Errorf("read segment header of %s: %w", name, ErrNoHeader)
+	}
+	if h.Version != formatVersion || h.Required&^knownFeatures != 0 {
+		return h, false, &UnsupportedError{Path: name, Version: h.Version, Features: h.Required &^ knownFeatures}
+	}
+	return h, ok != ok2, nil
+}
+
 // Inspect reads a segment file without changing it and checks every byte of it that counts.
 func Inspect(fsys vfs.FS, name string, in Inspection) error {
 	f, err := fsys.OpenRead(name)
@@ -35,25 +67,12 @@ func Inspect(fsys vfs.FS, name string, in Inspection) error {
 	if err != nil {
 		return fmt.Errorf("inspect segment: %w", err)
 	}
-	b := make([]byte, headerBlockBytes)
-	n, err := f.ReadAt(b, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
+	h, half, err := readHeader(f, name)
+	if err != nil {
 		return fmt.Errorf("inspect segment: %w", err)
 	}
-	clear(b[n:])
-	h, ok := decodeHeader(b)
-	second, ok2 := decodeHeader(b[headerCopyPosition:])
-	if !ok {
-		h = second
-	}
-	if !ok && !ok2 {
-		return fmt.Errorf("inspect segment %s: %w", name, ErrNoHeader)
-	}
-	if h.Version != formatVersion || h.Required&^knownFeatures != 0 {
-		return &UnsupportedError{Path: name, Version: h.Version, Features: h.Required &^ knownFeatures}
-	}
 	if in.Header != nil {
-		in.Header(h, ok != ok2)
+		in.Header(h, half)
 	}
 	damage := func(e CorruptionError, rest, zeros bool) {
 		e.Path = name

@@ -316,6 +316,12 @@ func (r *recovery) run() error {
 	if err := r.list(); err != nil {
 		return err
 	}
+	if len(r.files) == 0 {
+		// An attempt that failed or died may have made the directory without its name being durable.
+		if err := l.fsys.SyncDir(path.Dir(l.dir)); err != nil {
+			return err
+		}
+	}
 	// Everything is read before anything is changed: an error up to here leaves the files as they are.
 	for _, f := range r.files {
 		if err := r.look(f); err != nil {
