@@ -40,7 +40,7 @@ type pipe struct {
 func newPipe(tb testing.TB, s codec.TopicSettings, subs int, sealed []byte) *pipe {
 	tb.Helper()
 	s.Partitions, s.MaxBatchBytes = 1, 1<<20
-	p := &pipe{part: newTopic("t", s).Partitions()[0], pool: codec.NewSlabPool(64 << 20), sealed: sealed}
+	p := &pipe{part: memoryTopic("t", s).Partitions()[0], pool: codec.NewSlabPool(64 << 20), sealed: sealed}
 	if _, _, err := p.part.OpenPublisher(&p.pub, &p.sink, 1, codec.LevelDefault); err != nil {
 		tb.Fatal(err)
 	}

@@ -15,12 +15,15 @@ type Cursor struct {
 	// Tag is the sink's own: it finds the subscription by it. Set before Attach.
 	Tag any
 
+	// Exact refuses an offset below the partition's start, instead of beginning with a gap; and batches that begin at Limit or
+	// above are not wanted, if it is not 0. Set before Attach, by which a group does not look at them.
+	Exact bool
+	Limit codec.Offset
+
 	progressMillis int64 // when batches were last taken
 	waiting        bool  // found nothing at its last take and is to be woken
 
-	// of a sub subscription
-	seq  uint64       // of the next entry in the ring
-	next codec.Offset // of the next record
+	position // of a sub subscription
 
 	// of a member of a group
 	group    *group

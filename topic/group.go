@@ -16,9 +16,8 @@ const (
 
 // A group shares a partition's batches among its members: each batch goes whole to one member that has credit, in turn.
 type group struct {
-	name    string
-	seq     uint64       // of the next entry to be given out
-	next    codec.Offset // of the next record
+	name string
+	position
 	members []*Cursor
 	turn    int // index of the member whose turn it is
 
@@ -61,7 +60,7 @@ func (c *core) join(cur *Cursor, name string, from codec.Offset) (codec.Offset, 
 		if len(c.groups) >= maxGroups {
 			return 0, codec.Errorf(codec.CodeTooManyHandles, "the partition has %d groups, which is the limit", maxGroups)
 		}
-		g = &group{name: name, seq: c.ring.find(from), next: from}
+		g = &group{name: name, position: position{seq: c.ring.find(from), next: from}}
 		c.groups = append(c.groups, g)
 		c.slowest = min(c.slowest, g.seq)
 	}
@@ -109,8 +108,17 @@ func (c *core) share(g *group) {
 
 // hasMore reports whether the ring has an entry for the group, after moving the group's position up to what is kept.
 func (c *core) hasMore(g *group) bool {
-	if gap := c.skip(&g.seq, &g.next); gap.Next != 0 {
+	if gap := c.skip(&g.position); gap.Next != 0 {
 		g.lose(gap)
+	}
+	if c.behind(&g.position) {
+		if gap := g.cold.takeGap(); gap.Next != 0 {
+			g.lose(gap)
+			g.next = gap.Next
+			return c.hasMore(g)
+		}
+		c.readAhead(g, &g.position)
+		return g.cold.len() > 0
 	}
 	return g.seq < c.ring.end && c.ring.at(g.seq).next <= c.high
 }
@@ -119,6 +127,11 @@ func (c *core) hasMore(g *group) bool {
 func (c *core) giveOut(g *group) assigned {
 	if len(g.returned) > 0 {
 		return g.popReturned()
+	}
+	if g.cold.len() > 0 {
+		e := g.cold.pop()
+		g.next, g.seq = e.next, 0
+		return assigned{entry: e}
 	}
 	e := c.ring.at(g.seq)
 	e.taken = true

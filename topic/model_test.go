@@ -146,7 +146,7 @@ func newModel(t *rapid.T) *model {
 		MaxBatchBytes: 300,
 		Partitions:    1,
 	}
-	m.part = newTopic("t", m.settings).Partitions()[0]
+	m.part = memoryTopic("t", m.settings).Partitions()[0]
 	for range rapid.IntRange(1, 3).Draw(t, "publishers") {
 		p := &modelPublisher{}
 		m.publishers = append(m.publishers, p)
@@ -655,7 +655,7 @@ func (m *model) purge(t *rapid.T) {
 		}
 	}
 	m.settle()
-	if got := m.part.Purge(m.now); got != n {
+	if got, err := m.part.Purge(m.now); got != n || err != nil {
 		t.Fatalf("purged %d records, %d were kept", got, n)
 	}
 }

@@ -1,25 +1,49 @@
 package topic
 
-import "github.com/lightio/lightq/codec"
+import (
+	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/topic/producers"
+)
 
 // core holds a partition's rules. It has one owner at a time, no goroutine, no clock and no I/O: whoever owns it sets now
 // before each step, and what is to happen outside is appended to out.
 //
-// Invariant: start ≤ durable ≤ next, start ≤ high ≤ next. Where the store completes at once, all but start are equal.
+// Invariant: start ≤ durable ≤ written ≤ next, start ≤ high ≤ next. Where the store completes at once, all but start are equal.
 type core struct {
 	settings codec.TopicSettings
 	now      int64 // milliseconds since the Unix epoch, of this step
 
+	// Of a topic that is stored in files. The ring then holds the newest batches, among them all that are not written.
+	filed     bool
+	visible   visibility
+	refusing  bool // the log takes nothing until it has told what it refused
+	state     codec.PartitionState
+	full      bool  // the disk's reserve is reached
+	loss      int64 // milliseconds that the oldest record which is visible before it is durable may wait; 0: any
+	producers sequencer
+	troubled  []reader // their last read of the files failed
+
+	// Where offsets are visible before they are durable, and the broker has files, ceiling bounds those that may be given out:
+	// above it they would be given out again after a crash.
+	bounded  bool
+	ceiling  codec.Offset
+	reserved bool         // a higher ceiling was asked for
+	healsAt  codec.Offset // of PartitionNoSpace: when something above it is durable, all is well again
+	begun    codec.Offset // records below it that are missing were lost with a restart
+
 	ring    ring
 	start   codec.Offset // first offset kept
 	next    codec.Offset // offset of the next record
+	written codec.Offset // exclusive: what the store does not need the ring for any more
 	durable codec.Offset // exclusive: what the store has completed
 	high    codec.Offset // exclusive: what consumers may read
 	purged  codec.Offset // exclusive: records below that are missing were purged, not dropped
 
 	pending       fifo[incoming] // arrived, not appended: the ring is full and an attached consumer needs its oldest batch
 	blockedMillis int64          // when the first of pending began to wait
-	awaiting      fifo[awaiting] // appended and not confirmed, and what was refused behind such
+
+	// appended and not confirmed, and what was refused behind such: what is confirmed when it is visible, and when it is durable
+	awaiting [2]fifo[awaiting]
 
 	cursors []*Cursor // of sub subscriptions; members of groups are in their group
 	groups  []*group
@@ -31,7 +55,7 @@ type core struct {
 	publishers int
 	counts     counts
 
-	appended []codec.Batch // for the store; reset by the owner
+	sent codec.Offset // exclusive: what the store was given
 	out      effects
 }
 
@@ -52,7 +76,23 @@ type incoming struct {
 	tested bool  // the batch was checked
 }
 
-// awaiting is a result that is told once the store has completed everything below end.
+// A sequencer knows what idempotent producers have appended; see package producers.
+type sequencer interface {
+	Check(id int64, epoch int16, first, records int32) (producers.Verdict, codec.Offset)
+	Appended(id int64, epoch int16, first, records int32, base codec.Offset, nowMillis int64)
+	Truncate(to codec.Offset)
+}
+
+// visibility says when records may be read, and batches of level appended are confirmed.
+type visibility uint8
+
+const (
+	whenAppended visibility = iota // in memory
+	whenWritten                    // with the operating system
+	whenDurable
+)
+
+// awaiting is a result that is told once everything below end is visible, or durable.
 type awaiting struct {
 	Result
 	end codec.Offset
@@ -62,6 +102,8 @@ type effects struct {
 	results []Result
 	wake    []*Cursor
 	free    []*codec.Slab // references to drop
+	reads   []reader      // of the files
+	reserve codec.Offset  // a ceiling to ask for; 0: none
 }
 
 // publish takes one checked batch.
@@ -86,6 +128,16 @@ func (c *core) admit(in incoming) bool {
 	case in.err != nil:
 		p.refused = true
 		c.refuse(in, codeOf(in.err))
+	case c.state == codec.PartitionPoisoned:
+		p.refused = true
+		c.refuse(in, codec.CodeOutcomeUnknown)
+	case c.full || c.refusing && c.visible != whenAppended:
+		p.refused = true
+		c.refuse(in, codec.CodeNoSpace)
+	case c.producers != nil && in.batch.ProducerID() >= 0 && !c.inSequence(in):
+		// It was confirmed again, or refused.
+	case !c.mayNumber(in.batch.RecordCount()):
+		return false
 	case c.makeRoom(int64(len(in.batch)) + entryOverheadBytes):
 		c.append(in)
 	case c.settings.Overflow == codec.OverflowReject:
@@ -119,11 +171,63 @@ func (c *core) abandon(pub *Publisher) {
 func (c *core) refuse(in incoming, code codec.Code) {
 	c.out.free = append(c.out.free, in.slab)
 	r := in.result(codec.Result{Code: code})
-	if c.awaiting.len() > 0 { // results come in the order of the batches
-		c.awaiting.push(awaiting{r, c.next})
+	if q := c.queue(in.pub); q.len() > 0 { // results come in the order of the batches
+		q.push(awaiting{r, c.next})
 		return
 	}
 	c.out.results = append(c.out.results, r)
+}
+
+// queue is where the results of a publisher wait.
+func (c *core) queue(p *Publisher) *fifo[awaiting] {
+	if p.level == codec.LevelDurable && c.visible != whenDurable {
+		return &c.awaiting[1]
+	}
+	return &c.awaiting[0]
+}
+
+// inSequence reports whether a batch of an idempotent producer is to be appended. One that is there already is confirmed with
+// the offset that it has, once that is; any other that does not follow is refused.
+func (c *core) inSequence(in incoming) bool {
+	b := in.batch
+	verdict, base := c.producers.Check(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(b.RecordCount()))
+	switch verdict {
+	case producers.Append:
+		return true
+	case producers.Duplicate:
+		c.out.free = append(c.out.free, in.slab)
+		c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), base + codec.Offset(b.RecordCount())})
+		c.confirm()
+	case producers.Fenced:
+		in.pub.refused = true
+		c.refuse(in, codec.CodeProducerFenced)
+	default:
+		in.pub.refused = true
+		c.refuse(in, codec.CodeOutOfOrder)
+	}
+	return false
+}
+
+// ceilingStep is how many offsets are reserved at a time: two seconds of the highest rate, so that reserving never holds it up.
+const ceilingStep = 1 << 24
+
+// mayNumber reports whether so many more offsets may be given out, and asks for more in time.
+func (c *core) mayNumber(records int) bool {
+	if !c.bounded {
+		return true
+	}
+	want := c.next + codec.Offset(records)
+	if want > c.ceiling-ceilingStep/2 && !c.reserved {
+		c.reserved = true
+		c.out.reserve = want + ceilingStep
+	}
+	return want <= c.ceiling
+}
+
+// raiseCeiling is the event that more offsets were reserved, or, with 0, could not be.
+func (c *core) raiseCeiling(to codec.Offset) {
+	c.reserved = false
+	c.ceiling = max(c.ceiling, to)
 }
 
 func (in *incoming) result(r codec.Result) Result {
@@ -133,11 +237,31 @@ func (in *incoming) result(r codec.Result) Result {
 // makeRoom drops the oldest batches until need more bytes fit, as far as the overflow policy lets it.
 func (c *core) makeRoom(need int64) bool {
 	limit := int64(c.settings.RingBytes)
+	if c.filed {
+		return c.makeRoomInTail(need, limit)
+	}
 	for c.ring.bytes+need > limit && c.ring.len() > 0 {
 		if c.settings.Overflow != codec.OverflowDropOldest && c.needed(c.ring.first) {
 			return false
 		}
 		c.dropOldest()
+	}
+	return true
+}
+
+// makeRoomInTail drops from memory what the files have, oldest first, until need more bytes fit. What is not written, or not
+// visible yet, stays.
+func (c *core) makeRoomInTail(need, limit int64) bool {
+	if c.loss > 0 && c.durable < c.next {
+		if seq := c.ring.find(c.durable); seq < c.ring.end && c.now-c.ring.at(seq).appendMillis > c.loss {
+			return false // the loss window, in time
+		}
+	}
+	for c.ring.bytes+need > limit && c.ring.len() > 0 {
+		if c.ring.at(c.ring.first).next > min(c.written, c.high) {
+			return false
+		}
+		c.out.free = append(c.out.free, c.ring.pop().slab)
 	}
 	return true
 }
@@ -184,18 +308,37 @@ func (c *core) append(in incoming) {
 	c.counts.recordsIn += uint64(records)
 	c.counts.bytesIn += uint64(len(in.batch))
 	c.ring.push(entry{base: base, next: c.next, appendMillis: c.now, bytes: in.batch, slab: in.slab})
-	c.appended = append(c.appended, in.batch)
-	c.awaiting.push(awaiting{in.result(codec.Result{Base: base}), c.next})
+	if b := in.batch; c.producers != nil && b.ProducerID() >= 0 {
+		c.producers.Appended(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(records), base, c.now)
+	}
+	c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), c.next})
 }
 
-// completed is the store's event: everything below durable is as safe as the store makes it.
-func (c *core) completed(durable codec.Offset) {
-	c.durable = durable
-	for c.awaiting.len() > 0 && c.awaiting.front().end <= durable {
-		c.out.results = append(c.out.results, c.awaiting.pop().Result)
+// completed is the store's event: it does not need the ring any more for what is below written, and everything below durable is
+// as safe as it makes it.
+func (c *core) completed(written, durable codec.Offset) {
+	c.written, c.durable = max(c.written, written), max(c.durable, durable)
+	if c.state == codec.PartitionNoSpace && c.durable > c.healsAt {
+		c.state = codec.PartitionOK // what was taken since has reached the disk
 	}
-	if durable > c.high {
-		c.high = durable
+	c.advance()
+}
+
+// advance moves high to where it may be, confirms, and wakes those that waited.
+func (c *core) advance() {
+	high := c.next
+	switch c.visible {
+	case whenWritten:
+		high = c.written
+	case whenDurable:
+		high = c.durable
+	}
+	raised := high > c.high
+	if raised {
+		c.high = high
+	}
+	c.confirm()
+	if raised {
 		for _, cur := range c.waiting {
 			cur.waiting = false
 			c.out.wake = append(c.out.wake, cur)
@@ -205,6 +348,75 @@ func (c *core) completed(durable codec.Offset) {
 			c.share(g)
 		}
 		c.trimDirect()
+	}
+}
+
+// confirm tells the results that are due.
+func (c *core) confirm() {
+	for i, mark := range [2]codec.Offset{c.high, c.durable} {
+		q := &c.awaiting[i]
+		for q.len() > 0 && q.front().end <= mark {
+			c.out.results = append(c.out.results, q.pop().Result)
+		}
+	}
+}
+
+// takeBack refuses what was appended at or above an offset and is not visible: the store does not have it, or, with
+// codec.CodeOutcomeUnknown, may have it.
+func (c *core) takeBack(from codec.Offset, code codec.Code) {
+	for i := range c.awaiting {
+		q := &c.awaiting[i]
+		for range q.len() {
+			a := q.pop()
+			if a.end > from && a.Code == codec.CodeNone {
+				a.Base, a.Code = 0, code
+				if pub := a.Publisher; a.Epoch == pub.epoch {
+					if pub.refused {
+						a.Code = codec.CodeStaleEpoch
+					}
+					pub.refused = true
+				}
+			}
+			a.end = min(a.end, from)
+			q.push(a)
+		}
+	}
+	for c.ring.len() > 0 && c.ring.at(c.ring.end-1).next > from {
+		e := c.ring.popBack()
+		c.counts.recordsIn -= uint64(e.next - e.base)
+		c.counts.bytesIn -= uint64(len(e.bytes))
+		c.out.free = append(c.out.free, e.slab)
+	}
+	c.next, c.sent = min(c.next, from), min(c.sent, from)
+	if c.producers != nil {
+		c.producers.Truncate(from)
+	}
+	c.confirm()
+}
+
+// refused is the store's event that it has taken back, for lack of space, what was appended at or above an offset. told says
+// that it takes appends at that offset again; before, none.
+func (c *core) refused(from codec.Offset, told bool) {
+	c.state = codec.PartitionNoSpace
+	c.refusing = !told
+	c.healsAt = from
+	if c.visible == whenAppended {
+		c.sent = min(c.sent, from) // confirmed long ago: the next tick tries again
+	} else {
+		c.takeBack(from, codec.CodeNoSpace)
+	}
+}
+
+// poisoned is the store's event that a write or a sync has failed, and that it is done with all memory.
+func (c *core) poisoned() {
+	c.state = codec.PartitionPoisoned
+	c.takeBack(c.high, codec.CodeOutcomeUnknown)
+	for q := &c.awaiting[1]; q.len() > 0; { // confirmed when durable, and visible before
+		a := q.pop()
+		if a.Code == codec.CodeNone {
+			a.Base, a.Code = 0, codec.CodeOutcomeUnknown
+		}
+		c.out.results = append(c.out.results, a.Result)
 	}
 }
 
@@ -225,6 +437,22 @@ func (c *core) attach(cur *Cursor, from codec.Offset) {
 	c.slowest = min(c.slowest, cur.seq)
 }
 
+// since returns the first offset in the ring whose record, or one in the same batch, is as young as a time; the end if none is.
+func (c *core) since(millis int64) codec.Offset {
+	for seq := c.ring.first; seq < c.ring.end; seq++ {
+		e := c.ring.at(seq)
+		b := codec.Batch(e.bytes)
+		newest := max(b.BaseTimestamp(), b.MaxTimestamp())
+		if newest <= 0 {
+			newest = e.appendMillis
+		}
+		if newest >= millis {
+			return e.base
+		}
+	}
+	return c.high
+}
+
 func (c *core) detach(cur *Cursor) {
 	if cur.group != nil {
 		c.leaveGroup(cur)
@@ -236,6 +464,7 @@ func (c *core) detach(cur *Cursor) {
 		}
 	}
 	cur.waiting = false
+	c.dropCold(&cur.position)
 	c.trimDirect()
 }
 
@@ -251,14 +480,20 @@ func remove(list []*Cursor, cur *Cursor) []*Cursor {
 }
 
 // skip moves a position that lies below start up to it, and returns the gap.
-func (c *core) skip(seq *uint64, next *codec.Offset) (g codec.Gap) {
-	*seq = max(*seq, c.ring.first)
-	if *next < c.start {
-		g = codec.Gap{From: *next, Next: c.start, Reason: codec.GapDropped}
-		if c.start <= c.purged {
+func (c *core) skip(p *position) (g codec.Gap) {
+	p.seq = max(p.seq, c.ring.first)
+	if p.next < c.start {
+		g = codec.Gap{From: p.next, Next: c.start, Reason: codec.GapDropped}
+		switch {
+		case c.start <= c.purged:
 			g.Reason = codec.GapPurged
+		case c.start <= c.begun:
+			g.Reason = codec.GapDeclared
+		case c.filed:
+			g.Reason = codec.GapExpired
 		}
-		*next = c.start
+		p.next = c.start
+		c.dropCold(p)
 	}
 	return g
 }
@@ -285,33 +520,75 @@ func (c *core) take(cur *Cursor, t *Taken, maxBytes int) {
 	}
 	if !cur.waiting && maxBytes > 0 {
 		cur.waiting = true
-		if cur.group == nil {
+		if cur.group == nil && (cur.cold == nil || !cur.cold.reading) { // the end of a read wakes it by itself
 			c.waiting = append(c.waiting, cur)
 		}
 	}
 }
 
 func (c *core) takeNext(cur *Cursor, t *Taken, maxBytes int) {
-	t.Gap = c.skip(&cur.seq, &cur.next)
+	t.Gap = c.skip(&cur.position)
+	if c.filed && c.takeCold(cur, t, &maxBytes) {
+		return
+	}
 	for maxBytes > 0 && cur.seq < c.ring.end && len(t.Batches) < maxTake {
 		e := c.ring.at(cur.seq)
-		if e.next > c.high {
+		if e.next > c.high || cur.Limit > 0 && e.base >= cur.Limit {
 			break
 		}
 		e.slab.Retain()
 		e.taken = true
-		t.add(e)
-		c.counts.recordsOut += uint64(e.next - e.base)
+		c.takeEntry(cur, t, e)
 		maxBytes -= len(e.bytes)
 		cur.seq++
-		cur.next = e.next
 	}
 	c.trimDirect()
+}
+
+// takeCold hands out what was read of the files, and reports whether the files alone have what is next.
+func (c *core) takeCold(cur *Cursor, t *Taken, maxBytes *int) bool {
+	for c.behind(&cur.position) {
+		if gap := cur.cold.takeGap(); gap.Next != 0 {
+			if t.Gap.Next != 0 || len(t.Batches) > 0 {
+				cur.cold.gap = gap // one gap a frame, in front of its batches
+				return true
+			}
+			t.Gap = gap
+			cur.next = gap.Next
+			continue
+		}
+		if *maxBytes <= 0 || len(t.Batches) >= maxTake {
+			return true
+		}
+		if cur.cold.len() == 0 {
+			c.readAhead(cur, &cur.position)
+			return true
+		}
+		if cur.Limit > 0 && cur.cold.entries.front().base >= cur.Limit {
+			return true
+		}
+		e := cur.cold.pop()
+		c.takeEntry(cur, t, &e)
+		*maxBytes -= len(e.bytes)
+		cur.seq = 0 // to be looked up, where the ring goes on
+		if *maxBytes > 0 {
+			c.readAhead(cur, &cur.position)
+		}
+	}
+	return false
+}
+
+// takeEntry hands out an entry with a reference to its slab.
+func (c *core) takeEntry(cur *Cursor, t *Taken, e *entry) {
+	t.add(e)
+	c.counts.recordsOut += uint64(e.next - e.base)
+	cur.next = e.next
 }
 
 // tick does what time brings about.
 func (c *core) tick(stalledSince int64) {
 	c.cutStalled(stalledSince)
+	c.retryReads()
 	for _, g := range c.groups {
 		c.expire(g)
 	}
@@ -320,7 +597,7 @@ func (c *core) tick(stalledSince int64) {
 
 // cutStalled cuts off what has held up a full ring, and has not moved, since stalledSince.
 func (c *core) cutStalled(stalledSince int64) {
-	if c.pending.len() == 0 || c.blockedMillis > stalledSince {
+	if c.filed || c.pending.len() == 0 || c.blockedMillis > stalledSince {
 		return
 	}
 	first := c.ring.first // what leaves the ring now does not make those guilty that have had it
@@ -365,6 +642,20 @@ func (c *core) purge() uint64 {
 	return n
 }
 
+// purgedTo is the event that the files hold nothing below an offset any more: how many records that were.
+func (c *core) purgedTo(start codec.Offset) uint64 {
+	n := uint64(max(start-c.start, 0))
+	c.start = max(c.start, start)
+	c.purged = c.start
+	for c.ring.len() > 0 && c.ring.at(c.ring.first).next <= min(c.start, c.written, c.high) {
+		c.out.free = append(c.out.free, c.ring.pop().slab)
+	}
+	for _, g := range c.groups {
+		c.loseReturned(g, codec.GapPurged)
+	}
+	return n
+}
+
 // remove ends the partition: its topic was deleted.
 func (c *core) remove() {
 	c.deleted = true
@@ -375,9 +666,26 @@ func (c *core) remove() {
 		for len(g.members) > 0 {
 			c.cutOff(g.members[len(g.members)-1], codec.CodeTopicDeleted)
 		}
+		c.dropCold(&g.position)
 		c.loseReturned(g, codec.GapPurged)
 	}
 	c.retry() // refuses all that is pending
+	if !c.filed { // else once the store does not need it any more
+		c.clear(codec.CodeTopicDeleted)
+	}
+}
+
+// clear lets go of all memory. What the store has not completed is refused with a code.
+func (c *core) clear(code codec.Code) {
+	for i := range c.awaiting {
+		for q := &c.awaiting[i]; q.len() > 0; {
+			a := q.pop()
+			if a.Code == codec.CodeNone {
+				a.Base, a.Code = 0, code
+			}
+			c.out.results = append(c.out.results, a.Result)
+		}
+	}
 	for c.ring.len() > 0 {
 		e := c.ring.pop()
 		c.out.free = append(c.out.free, e.slab)

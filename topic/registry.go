@@ -4,13 +4,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/lightio/lightq/codec"
 )
 
 // A Registry holds the broker's topics. Its methods may be called from any goroutine.
 type Registry struct {
-	maxPartitions int // over all topics
+	maxPartitions int    // over all topics
+	files         *files // nil: everything is in memory
+
+	admin sync.Mutex // one change of topics at a time: it may wait for the disk
 
 	mu         sync.RWMutex
 	topics     map[string]*Topic
@@ -29,9 +33,9 @@ func (r *Registry) Create(name string, asked codec.TopicSettings, user, password
 	if err := CheckName(name); err != nil {
 		return nil, false, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if t := r.topics[name]; t != nil {
+	r.admin.Lock()
+	defer r.admin.Unlock()
+	if t := r.find(name); t != nil {
 		if diff := difference(asked, t.Settings()); diff != "" {
 			return nil, false, codec.Errorf(codec.CodeTopicExists, "topic %s exists: %s", name, diff)
 		}
@@ -44,20 +48,38 @@ func (r *Registry) Create(name string, asked codec.TopicSettings, user, password
 	if err != nil {
 		return nil, false, err
 	}
+	if filed(s.Storage) && r.files == nil {
+		return nil, false, codec.Errorf(codec.CodeInvalidSetting, "storage %s needs a data directory, and this broker has none", s.Storage)
+	}
 	if err := r.roomFor(int(s.Partitions)); err != nil {
 		return nil, false, err
 	}
-	t = newTopic(name, s)
+	var l *login
 	if user+password != "" {
-		t.login = newLogin(user, password)
+		l = newLogin(user, password, r.files != nil)
 	}
+	t, err = newTopic(name, s, r.files, l, time.Now().UnixMilli())
+	if err != nil {
+		return nil, false, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.topics[name] = t
 	r.partitions += int(s.Partitions)
 	return t, true, nil
 }
 
-// roomFor checks the limit on partitions. mu is held.
+// find returns the topic, or nil.
+func (r *Registry) find(name string) *Topic {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.topics[name]
+}
+
+// roomFor checks the limit on partitions. admin is held.
 func (r *Registry) roomFor(more int) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	if more > 0 && r.partitions+more > r.maxPartitions {
 		return codec.Errorf(codec.CodeTooManyTopics, "the broker holds %d partitions and its limit is %d", r.partitions, r.maxPartitions)
 	}
@@ -66,12 +88,15 @@ func (r *Registry) roomFor(more int) error {
 
 // Get returns the topic, or the error for the wire.
 func (r *Registry) Get(name string) (*Topic, error) {
-	r.mu.RLock()
-	t := r.topics[name]
-	r.mu.RUnlock()
+	t := r.find(name)
 	if t == nil {
 		if err := CheckName(name); err != nil {
 			return nil, err
+		}
+		if r.files != nil {
+			if err := r.files.setAside(name); err != nil {
+				return nil, err
+			}
 		}
 		return nil, codec.Errorf(codec.CodeUnknownTopic, "there is no topic %s", name)
 	}
@@ -80,14 +105,11 @@ func (r *Registry) Get(name string) (*Topic, error) {
 
 // Alter changes the settings of a topic that are not zero in change, and returns the topic. Partitions only grow.
 func (r *Registry) Alter(name string, change codec.TopicSettings, nowMillis int64) (*Topic, error) {
+	r.admin.Lock()
+	defer r.admin.Unlock()
 	t, err := r.Get(name)
 	if err != nil {
 		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.topics[name] != t {
-		return nil, codec.Errorf(codec.CodeUnknownTopic, "there is no topic %s", name)
 	}
 	old := t.now.Load()
 	s := old.settings
@@ -97,8 +119,26 @@ func (r *Registry) Alter(name string, change codec.TopicSettings, nowMillis int6
 	case change.Partitions != 0 && change.Partitions < s.Partitions:
 		return nil, codec.Errorf(codec.CodeInvalidSetting, "topic %s has %d partitions, and they only grow: not to %d", name, s.Partitions, change.Partitions)
 	}
+	for _, fixed := range []struct {
+		name        string
+		asked, have uint64
+	}{
+		{"sync", uint64(change.Sync), uint64(s.Sync)},
+		{"sync interval", uint64(change.SyncMillis), uint64(s.SyncMillis)},
+		{"segment-bytes", change.SegmentBytes, s.SegmentBytes},
+	} {
+		if fixed.asked != 0 && fixed.asked != fixed.have {
+			return nil, codec.Errorf(codec.CodeInvalidSetting, "the %s of topic %s cannot be changed", fixed.name, name)
+		}
+	}
 	if change.Partitions != 0 {
 		s.Partitions = change.Partitions
+	}
+	if change.RetentionBytes != 0 {
+		s.RetentionBytes = change.RetentionBytes
+	}
+	if change.RetentionMillis != 0 {
+		s.RetentionMillis = change.RetentionMillis
 	}
 	if change.Overflow != 0 {
 		s.Overflow = change.Overflow
@@ -116,30 +156,44 @@ func (r *Registry) Alter(name string, change codec.TopicSettings, nowMillis int6
 	if err := r.roomFor(more); err != nil {
 		return nil, err
 	}
-	r.partitions += more
+	if t.files != nil {
+		if err := t.files.putSettings(t, s); err != nil {
+			return nil, diskError("alter topic "+name, err)
+		}
+	}
+	partitions, err := t.grow(old.partitions, s)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range old.partitions {
 		p.alter(s, nowMillis)
 	}
-	t.now.Store(&topicState{settings: s, partitions: t.grow(old.partitions, s)})
+	r.mu.Lock()
+	r.partitions += more
+	r.mu.Unlock()
+	t.now.Store(&topicState{settings: s, partitions: partitions})
 	return t, nil
 }
 
 // Delete removes a topic with all that it holds: publishers are refused, consumers cut off with codec.CodeTopicDeleted.
 func (r *Registry) Delete(name string, nowMillis int64) error {
+	r.admin.Lock()
+	defer r.admin.Unlock()
 	t, err := r.Get(name)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
-	if r.topics[name] != t {
-		r.mu.Unlock()
-		return codec.Errorf(codec.CodeUnknownTopic, "there is no topic %s", name)
-	}
 	delete(r.topics, name)
 	r.partitions -= len(t.Partitions())
 	r.mu.Unlock()
 	for _, p := range t.Partitions() {
 		p.remove(nowMillis)
+	}
+	if t.files != nil {
+		if err := t.files.delete(t); err != nil {
+			return diskError("delete topic "+name+": it is not served any more, but its files may be there again after a restart", err)
+		}
 	}
 	return nil
 }

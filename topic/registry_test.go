@@ -222,8 +222,8 @@ func TestSettingsHaveLimits(t *testing.T) {
 		s    codec.TopicSettings
 		code codec.Code
 	}{
-		{"file", codec.TopicSettings{Storage: codec.StorageFile}, codec.CodeNotYet},
-		{"queue_file", codec.TopicSettings{Storage: codec.StorageQueueFile}, codec.CodeNotYet},
+		{"file", codec.TopicSettings{Storage: codec.StorageFile}, codec.CodeInvalidSetting},
+		{"queue_file", codec.TopicSettings{Storage: codec.StorageQueueFile}, codec.CodeInvalidSetting},
 		{"unknown storage", codec.TopicSettings{Storage: 5}, codec.CodeInvalidSetting},
 		{"unknown storage 255", codec.TopicSettings{Storage: 255}, codec.CodeInvalidSetting},
 		{"unknown overflow", codec.TopicSettings{Overflow: 4}, codec.CodeInvalidSetting},
@@ -532,7 +532,7 @@ func TestCredentials(t *testing.T) {
 }
 
 func TestQueueSize(t *testing.T) {
-	topic := newTopic("t", codec.TopicSettings{Partitions: 2, RingBytes: 1 << 20, MaxBatchBytes: 1 << 10, Overflow: codec.OverflowBlock})
+	topic := memoryTopic("t", codec.TopicSettings{Partitions: 2, RingBytes: 1 << 20, MaxBatchBytes: 1 << 10, Overflow: codec.OverflowBlock})
 	pool := codec.NewSlabPool(0)
 	var sink recordSink
 	for _, part := range topic.Partitions() {
@@ -580,7 +580,7 @@ func TestQueueSize(t *testing.T) {
 }
 
 func TestGroupsAreLimited(t *testing.T) {
-	part := newTopic("t", codec.TopicSettings{Partitions: 1, RingBytes: 1 << 20, MaxBatchBytes: 1 << 10}).Partitions()[0]
+	part := memoryTopic("t", codec.TopicSettings{Partitions: 1, RingBytes: 1 << 20, MaxBatchBytes: 1 << 10}).Partitions()[0]
 	var sink recordSink
 	join := func(group string) error {
 		_, _, _, err := part.Attach(&Cursor{}, &sink, group, codec.FromEarliest, 0, testMillis)

@@ -57,6 +57,16 @@ func (r *ring) pop() entry {
 	return e
 }
 
+// popBack removes the newest entry; its reference is the caller's.
+func (r *ring) popBack() entry {
+	slot := r.at(r.end - 1)
+	e := *slot
+	*slot = entry{}
+	r.end--
+	r.bytes -= e.charge()
+	return e
+}
+
 func (r *ring) resize(slots int) {
 	old := *r
 	r.entries = make([]entry, slots)

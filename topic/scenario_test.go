@@ -83,7 +83,10 @@ func newScenario(t *testing.T, d *datadriven.TestData) *scenario {
 	}
 	d.ScanArgs(t, "ring", &settings.RingBytes)
 	settings.Overflow = scanOverflow(t, d)
-	s.part = newTopic("t", settings).Partitions()[0] // below the limits that Create has: the core does not know them
+	s.part = memoryTopic("t", settings).Partitions()[0] // below the limits that Create has: the core does not know them
+	if s.async {
+		s.part.core.visible = whenDurable
+	}
 	return s
 }
 
@@ -137,7 +140,7 @@ func (s *scenario) step(t *testing.T, d *datadriven.TestData) string {
 			d.Fatalf(t, "offset %q: %v", name, err)
 		}
 		s.part.enter(s.now)
-		s.part.core.completed(codec.Offset(offset))
+		s.part.core.completed(codec.Offset(offset), codec.Offset(offset))
 		s.part.leave()
 	case "attach": // attach NAME [group=G] from=earliest|latest|OFFSET
 		s.attach(t, d, name)
@@ -172,7 +175,11 @@ func (s *scenario) step(t *testing.T, d *datadriven.TestData) string {
 	case "tick": // tick: the broker's every second, with a stall limit of 30 s
 		s.part.Tick(s.now-30_000, s.now)
 	case "purge":
-		fmt.Fprintf(&s.out, "purged %d records\n", s.part.Purge(s.now))
+		n, err := s.part.Purge(s.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&s.out, "purged %d records\n", n)
 	case "alter": // alter [overflow=…] [ring=BYTES] [max-batch=BYTES]
 		settings := s.part.core.settings
 		if d.HasArg("overflow") {
@@ -260,7 +267,7 @@ func (s *scenario) publish(t *testing.T, d *datadriven.TestData, name string) {
 		check(&in, 1<<20)
 		s.part.core.publish(in)
 	}
-	s.part.core.appended = s.part.core.appended[:0]
+	s.part.core.sent = s.part.core.next
 	s.part.leave()
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -24,6 +25,17 @@ const (
 	DefaultRingBytes = 64 << 20
 	// MaxRingBytes bounds a partition's ring.
 	MaxRingBytes = 64 << 30
+	// DefaultTailBytes is what is held in memory of a partition that is stored in files: 32 MiB, so that a consumer which is some
+	// ten milliseconds behind is still served from it.
+	DefaultTailBytes = 32 << 20
+	// MinSegmentBytes and MaxSegmentBytes bound segment-bytes; the default is that of the journal.
+	MinSegmentBytes     = 64 << 10
+	MaxSegmentBytes     = 1 << 30
+	DefaultSegmentBytes = 128 << 20
+	// DefaultSyncMillis is the interval of sync=interval, and of the writing behind of queue_file.
+	DefaultSyncMillis = 10
+	// MaxSyncMillis bounds it.
+	MaxSyncMillis = 60_000
 )
 
 // A Topic is a named set of partitions. Its methods may be called from any goroutine.
@@ -34,6 +46,10 @@ type Topic struct {
 
 	// credentials that the JSON protocol checks; nil: none
 	login *login
+
+	files   *files // nil: the registry has no data directory
+	created int64  // milliseconds since the Unix epoch
+	gone    bool   // deleted; under files.mu
 }
 
 // topicState is what alter replaces as a whole.
@@ -74,24 +90,49 @@ func (t *Topic) Describe() codec.Description {
 	return d
 }
 
-func newTopic(name string, s codec.TopicSettings) *Topic {
-	t := &Topic{name: name}
+func newTopic(name string, s codec.TopicSettings, f *files, login *login, nowMillis int64) (*Topic, error) {
+	t := &Topic{name: name, files: f, created: nowMillis, login: login}
 	if _, err := rand.Read(t.id[:]); err != nil {
 		panic(fmt.Sprintf("BUG: crypto/rand failed: %v", err)) // documented never to happen
 	}
-	t.now.Store(&topicState{settings: s, partitions: t.grow(nil, s)})
-	return t
+	if f != nil {
+		if err := f.put(t, s, nil); err != nil {
+			return nil, diskError("create topic "+name, err)
+		}
+	}
+	partitions, err := t.grow(nil, s)
+	if err != nil {
+		f.forget(t)
+		return nil, err
+	}
+	t.now.Store(&topicState{settings: s, partitions: partitions})
+	return t, nil
 }
 
 // grow returns the partitions that s asks for, of which have exist.
-func (t *Topic) grow(have []*Partition, s codec.TopicSettings) []*Partition {
+func (t *Topic) grow(have []*Partition, s codec.TopicSettings) ([]*Partition, error) {
 	partitions := slices.Clone(have)
 	for i := len(have); i < int(s.Partitions); i++ {
-		p := &Partition{index: i, topic: t, core: core{settings: s}}
-		p.maxBatch.Store(int64(s.MaxBatchBytes))
+		p := newPartition(t, i, s)
+		if t.files != nil {
+			if err := t.files.attach(p, s); err != nil {
+				for _, p := range partitions[len(have):] {
+					if p.log != nil {
+						_ = p.log.Close() // nothing is in it
+					}
+				}
+				return nil, err
+			}
+		}
 		partitions = append(partitions, p)
 	}
-	return partitions
+	return partitions, nil
+}
+
+func newPartition(t *Topic, index int, s codec.TopicSettings) *Partition {
+	p := &Partition{index: index, topic: t, core: core{settings: s}}
+	p.maxBatch.Store(int64(s.MaxBatchBytes))
+	return p
 }
 
 // CheckName says whether a topic may have this name.
@@ -118,17 +159,21 @@ func checkName(what, name string) error {
 	return nil
 }
 
+// filed reports whether a storage keeps records in files.
+func filed(s codec.Storage) bool { return s == codec.StorageFile || s == codec.StorageQueueFile }
+
 // complete fills in defaults and checks the settings against each other.
 func complete(s codec.TopicSettings) (codec.TopicSettings, error) {
 	if s.Storage == 0 {
 		s.Storage = codec.StorageQueue
 	}
 	switch s.Storage {
-	case codec.StorageQueue, codec.StorageDirect:
-	case codec.StorageFile, codec.StorageQueueFile:
-		return s, codec.Errorf(codec.CodeNotYet, "storage %s is not built yet: queue and direct are", s.Storage)
+	case codec.StorageQueue, codec.StorageDirect, codec.StorageFile, codec.StorageQueueFile:
 	default:
 		return s, codec.Errorf(codec.CodeInvalidSetting, "storage %d is unknown", s.Storage)
+	}
+	if err := completeFiled(&s); err != nil {
+		return s, err
 	}
 	if s.Overflow == 0 {
 		s.Overflow = codec.OverflowBlock
@@ -152,12 +197,60 @@ func complete(s codec.TopicSettings) (codec.TopicSettings, error) {
 	}
 	if s.RingBytes == 0 {
 		s.RingBytes = DefaultRingBytes
+		if s.Storage == codec.StorageFile {
+			s.RingBytes = DefaultTailBytes
+		}
 	}
 	if smallest := 2 * (uint64(s.MaxBatchBytes) + entryOverheadBytes); s.RingBytes < smallest || s.RingBytes > MaxRingBytes {
 		return s, codec.Errorf(codec.CodeInvalidSetting, "ring-bytes %d is outside of %d (two batches of max-batch %d) to %d",
 			s.RingBytes, smallest, s.MaxBatchBytes, uint64(MaxRingBytes))
 	}
 	return s, nil
+}
+
+// completeFiled does it for what only topics in files have.
+func completeFiled(s *codec.TopicSettings) error {
+	if !filed(s.Storage) {
+		if s.Sync != 0 || s.SyncMillis != 0 || s.RetentionBytes != 0 || s.RetentionMillis != 0 || s.SegmentBytes != 0 {
+			return codec.Errorf(codec.CodeInvalidSetting, "sync, retention and segment-bytes go with storage file and queue_file, not %s", s.Storage)
+		}
+		return nil
+	}
+	if s.Overflow == codec.OverflowDropOldest {
+		return codec.Errorf(codec.CodeInvalidSetting, "overflow drop-oldest does not go with storage %s, whose records are kept: block and reject do", s.Storage)
+	}
+	if s.Sync == 0 {
+		s.Sync = codec.SyncAlways
+		if s.Storage == codec.StorageQueueFile {
+			s.Sync = codec.SyncInterval
+		}
+	}
+	switch {
+	case s.Sync > codec.SyncOS:
+		return codec.Errorf(codec.CodeInvalidSetting, "sync %d is unknown", s.Sync)
+	case s.Storage == codec.StorageQueueFile && s.Sync != codec.SyncInterval:
+		return codec.Errorf(codec.CodeInvalidSetting, "storage queue_file writes behind, with sync=interval=D: it cannot have sync=%s", s.Sync)
+	case s.Sync != codec.SyncInterval && s.SyncMillis != 0:
+		return codec.Errorf(codec.CodeInvalidSetting, "a sync interval goes with sync=interval, not %s", s.Sync)
+	case s.SyncMillis > MaxSyncMillis:
+		return codec.Errorf(codec.CodeInvalidSetting, "a sync interval of %d ms is above the limit of %d", s.SyncMillis, MaxSyncMillis)
+	}
+	if s.Sync == codec.SyncInterval && s.SyncMillis == 0 {
+		s.SyncMillis = DefaultSyncMillis
+	}
+	if s.RetentionBytes == 0 {
+		s.RetentionBytes = codec.RetentionUnlimited
+	}
+	if s.RetentionMillis == 0 {
+		s.RetentionMillis = codec.RetentionUnlimited
+	}
+	if s.SegmentBytes == 0 {
+		s.SegmentBytes = DefaultSegmentBytes
+	}
+	if s.SegmentBytes < MinSegmentBytes || s.SegmentBytes > MaxSegmentBytes {
+		return codec.Errorf(codec.CodeInvalidSetting, "segment-bytes %d is outside of %d to %d", s.SegmentBytes, MinSegmentBytes, MaxSegmentBytes)
+	}
+	return nil
 }
 
 // difference names the settings that were asked for (not zero) and differ from those in force.
@@ -173,5 +266,19 @@ func difference(asked, have codec.TopicSettings) string {
 	add(asked.Overflow != 0 && asked.Overflow != have.Overflow, "overflow is %s, not %s", have.Overflow, asked.Overflow)
 	add(asked.RingBytes != 0 && asked.RingBytes != have.RingBytes, "ring-bytes is %d, not %d", have.RingBytes, asked.RingBytes)
 	add(asked.MaxBatchBytes != 0 && asked.MaxBatchBytes != have.MaxBatchBytes, "max-batch is %d, not %d", have.MaxBatchBytes, asked.MaxBatchBytes)
+	add(asked.Sync != 0 && asked.Sync != have.Sync, "sync is %s, not %s", have.Sync, asked.Sync)
+	add(asked.SyncMillis != 0 && asked.SyncMillis != have.SyncMillis, "the sync interval is %d ms, not %d", have.SyncMillis, asked.SyncMillis)
+	add(asked.RetentionBytes != 0 && asked.RetentionBytes != have.RetentionBytes, "retention-bytes is %s, not %s",
+		limitText(have.RetentionBytes), limitText(asked.RetentionBytes))
+	add(asked.RetentionMillis != 0 && asked.RetentionMillis != have.RetentionMillis, "retention-time in ms is %s, not %s",
+		limitText(have.RetentionMillis), limitText(asked.RetentionMillis))
+	add(asked.SegmentBytes != 0 && asked.SegmentBytes != have.SegmentBytes, "segment-bytes is %d, not %d", have.SegmentBytes, asked.SegmentBytes)
 	return strings.Join(diffs, ", ")
+}
+
+func limitText(v uint64) string {
+	if v == codec.RetentionUnlimited {
+		return "none"
+	}
+	return strconv.FormatUint(v, 10)
 }

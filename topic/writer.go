@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/journal"
 )
 
 // inlineBytes is the most that is published inline on the reactor whose bytes arrive. 16 KiB: checking and appending it
@@ -21,11 +22,17 @@ type Partition struct {
 
 	maxBatch atomic.Int64 // bytes; settings hold it too, this is for checks without the lock
 
+	files *files       // nil: the registry has no data directory
+	log   *journal.Log // nil where the topic is not stored in files
+
 	// owned by whoever holds mu
 	mu    sync.Mutex
 	core  core
 	queue []incoming // waits for the writer
 	spare []incoming // the writer's other buffer
+	told  bool       // that the log is poisoned
+
+	batches [][]byte // scratch of appendToLog
 
 	// busy is true while the writer goroutine runs; it is written under mu.
 	busy atomic.Bool
@@ -53,15 +60,9 @@ func (p *Partition) Topic() *Topic { return p.topic }
 // OpenPublisher adds a publisher, or, for one that is open, starts a new epoch: batches of the old one that have not
 // been appended yet are refused. It returns the level in force and the offset of the next record.
 func (p *Partition) OpenPublisher(pub *Publisher, sink Sink, epoch uint32, level codec.Level) (codec.Level, codec.Offset, error) {
-	switch level {
-	case codec.LevelDefault:
-		level = codec.LevelAppended
-	case codec.LevelNone, codec.LevelAppended:
-	case codec.LevelDurable:
-		return 0, 0, codec.Errorf(codec.CodeUnsupportedLevel, "topic %s is stored in memory (%s): it confirms when appended, never durable",
-			p.topic.name, p.topic.Settings().Storage)
-	default:
-		return 0, 0, codec.Errorf(codec.CodeInvalidSetting, "confirm level %d is unknown", level)
+	level, err := p.confirmLevel(level)
+	if err != nil {
+		return 0, 0, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,6 +76,33 @@ func (p *Partition) OpenPublisher(pub *Publisher, sink Sink, epoch uint32, level
 	}
 	pub.part, pub.sink, pub.level, pub.epoch, pub.refused = p, sink, level, epoch, false
 	return level, p.core.next, nil
+}
+
+// confirmLevel is the level in force for one that was asked for.
+func (p *Partition) confirmLevel(asked codec.Level) (codec.Level, error) {
+	strongest := codec.LevelAppended
+	if p.log != nil && p.topic.Settings().Sync != codec.SyncOS {
+		strongest = codec.LevelDurable
+	}
+	switch asked {
+	case codec.LevelNone, codec.LevelAppended:
+		return asked, nil
+	case codec.LevelDefault:
+		if p.log != nil && p.core.visible == whenDurable {
+			return codec.LevelDurable, nil
+		}
+		return codec.LevelAppended, nil
+	case codec.LevelDurable:
+		if strongest == codec.LevelDurable {
+			return asked, nil
+		}
+		if p.log != nil {
+			return 0, codec.Errorf(codec.CodeUnsupportedLevel, "topic %s has sync=os: it confirms when appended, never durable", p.topic.name)
+		}
+		return 0, codec.Errorf(codec.CodeUnsupportedLevel, "topic %s is stored in memory (%s): it confirms when appended, never durable",
+			p.topic.name, p.topic.Settings().Storage)
+	}
+	return 0, codec.Errorf(codec.CodeInvalidSetting, "confirm level %d is unknown", asked)
 }
 
 // Close removes the publisher. Batches of it that wait for room are refused: a client that connects again and again while the
@@ -198,12 +226,15 @@ func (p *Partition) goOn() {
 // store hands what was appended to the store. A ring is complete at once. Called with mu held.
 func (p *Partition) store() {
 	c := &p.core
-	if len(c.appended) == 0 {
+	if c.sent == c.next {
 		return
 	}
-	clear(c.appended)
-	c.appended = c.appended[:0]
-	c.completed(c.next)
+	if p.log == nil {
+		c.sent = c.next
+		c.completed(c.next, c.next)
+		return
+	}
+	p.appendToLog()
 }
 
 // leave carries out the effects and releases mu. Results reach the sinks while mu is held: two goroutines that leave one
@@ -211,6 +242,9 @@ func (p *Partition) store() {
 // system call, comes after.
 func (p *Partition) leave() {
 	out := &p.core.out
+	if len(out.reads) > 0 || out.reserve != 0 {
+		p.carryOut(out)
+	}
 	if len(out.results) == 0 && len(out.wake) == 0 && len(out.free) == 0 {
 		p.mu.Unlock()
 		return
@@ -278,12 +312,14 @@ func (p *Partition) Attach(cur *Cursor, sink Sink, group string, from codec.From
 		begin = c.high
 	case codec.FromOffset:
 		begin = codec.Offset(value)
-		if value > uint64(c.high) {
-			return c.start, c.high, 0, codec.Errorf(codec.CodeOffsetOutOfRange, "offset %d of topic %s partition %d is above its end: it keeps %d to %d",
-				value, p.topic.name, p.index, c.start, c.high)
+		if value > uint64(c.high) || cur.Exact && begin < c.start {
+			return c.start, c.high, 0, p.outOfRange(value)
 		}
 	case codec.FromTime:
-		return 0, 0, 0, codec.Errorf(codec.CodeNotYet, "a subscription cannot start at a time yet")
+		if p.log != nil {
+			return 0, 0, 0, codec.Errorf(codec.CodeInvalidSetting, "a time is looked up first")
+		}
+		begin = c.since(int64(value))
 	default:
 		return 0, 0, 0, codec.Errorf(codec.CodeInvalidSetting, "start %d is unknown", from)
 	}
@@ -299,22 +335,37 @@ func (p *Partition) Attach(cur *Cursor, sink Sink, group string, from codec.From
 	return c.start, c.high, begin, nil
 }
 
+// outOfRange is the error for an offset that is not kept. Called with mu held.
+func (p *Partition) outOfRange(offset uint64) error {
+	c := &p.core
+	e := codec.Errorf(codec.CodeOffsetOutOfRange, "offset %d of topic %s partition %d is not kept: it keeps %d to %d",
+		offset, p.topic.name, p.index, c.start, c.high)
+	e.Range = codec.Range{Start: c.start, Next: c.high}
+	return e
+}
+
 // Tick, called every second or so, cuts off consumers that have held up a full ring without progress since
 // stalledSinceMillis, and lets go what was kept for groups that nobody has come back to.
 func (p *Partition) Tick(stalledSinceMillis, nowMillis int64) {
 	p.enter(nowMillis)
+	if p.log != nil {
+		p.tickLog()
+	}
 	p.core.tick(stalledSinceMillis)
 	p.goOn() // also when nobody was cut: a group's grace may be over
 	p.leave()
 }
 
-// Purge drops the records that can be read now, and returns how many.
-func (p *Partition) Purge(nowMillis int64) uint64 {
+// Purge drops the records that can be read now, and returns how many. Where they are in files it waits for the disk.
+func (p *Partition) Purge(nowMillis int64) (uint64, error) {
+	if p.log != nil {
+		return p.purgeLog(nowMillis)
+	}
 	p.enter(nowMillis)
 	n := p.core.purge()
 	p.goOn()
 	p.leave()
-	return n
+	return n, nil
 }
 
 // remove ends the partition.
@@ -326,6 +377,9 @@ func (p *Partition) remove(nowMillis int64) {
 
 // alter puts settings in force.
 func (p *Partition) alter(s codec.TopicSettings, nowMillis int64) {
+	if p.log != nil {
+		p.log.SetRetention(retention(s))
+	}
 	p.enter(nowMillis)
 	p.core.settings = s
 	p.maxBatch.Store(int64(s.MaxBatchBytes))
@@ -346,6 +400,9 @@ func (p *Partition) Info() codec.PartitionInfo {
 	}
 	for _, g := range c.groups {
 		info.Subscriptions += uint32(len(g.members))
+	}
+	if p.log != nil {
+		p.logInfo(&info)
 	}
 	return info
 }

@@ -1,0 +1,403 @@
+package topic
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/journal"
+	"github.com/lightio/lightq/journal/vfs"
+	"github.com/lightio/lightq/topic/catalogue"
+)
+
+// FilesConfig says where and how a registry stores topics.
+type FilesConfig struct {
+	FS    vfs.FS
+	Dir   string // the data directory; made if it is not there
+	Slabs *codec.SlabPool
+	Log   *slog.Logger
+
+	SyncWorkers int // goroutines that write and sync; 0: the journal's default
+	ReadWorkers int // goroutines that read what memory does not hold; 0: the journal's default
+
+	// DiskReserve is the free space in bytes below which publishes to files are refused; 0: the larger of 1 GiB and 5% of the
+	// disk; negative: none.
+	DiskReserve int64
+
+	// OnRecover, if set, is told how many of the partitions that are stored in files have been opened.
+	OnRecover func(done, total int)
+}
+
+// files is what the topics of a registry that has a data directory share.
+type files struct {
+	cfg       FilesConfig
+	lock      io.Closer
+	catalogue *catalogue.Catalogue
+	syncers   *journal.Syncers
+	readers   *journal.Readers
+	full      atomic.Bool // the disk's reserve is reached
+	warned    atomic.Bool // and it was near
+
+	mu       sync.Mutex // of ceilings
+	ceilings map[codec.TopicID][]codec.Offset
+	asking   sync.WaitGroup
+
+	readErrors logLimit
+}
+
+// A logLimit lets one line through each second.
+type logLimit struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (l *logLimit) allow() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.last) < time.Second {
+		return false
+	}
+	l.last = time.Now()
+	return true
+}
+
+// OpenFiles makes the registry keep its topics in a data directory, and loads those that are there. It is called once, before
+// anything else. It waits for the disk: for the last segment of each partition that was not closed in order. An error is that of
+// the directory's lock (vfs.ErrLocked) or of the file system; damage is none: what is damaged is logged and counted.
+func (r *Registry) OpenFiles(cfg FilesConfig) error {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := vfs.MkdirAll(cfg.FS, cfg.Dir); err != nil {
+		return fmt.Errorf("make data directory %s: %w", cfg.Dir, err)
+	}
+	lock, err := journal.LockDir(cfg.FS, cfg.Dir)
+	if err != nil {
+		return err
+	}
+	f := &files{cfg: cfg, lock: lock, ceilings: map[codec.TopicID][]codec.Offset{}}
+	cat, report, err := catalogue.Open(cfg.FS, cfg.Dir, cfg.Log)
+	if err != nil {
+		_ = lock.Close()
+		return fmt.Errorf("open the catalogue of topics in %s: %w", cfg.Dir, err)
+	}
+	f.catalogue = cat
+	f.syncers = journal.NewSyncers(cfg.SyncWorkers)
+	f.readers = journal.NewReaders(cfg.ReadWorkers, 0)
+	f.watchSpace()
+	r.files = f
+	if err := r.load(); err != nil {
+		_ = r.Close()
+		return err
+	}
+	if report.SetAside > 0 {
+		for _, a := range cat.SetAside() {
+			cfg.Log.Error("topic set aside", "path", a.Path, "topic", a.Name, "reason", a.Reason)
+		}
+	}
+	return nil
+}
+
+// load opens the topics of the catalogue, several at a time.
+func (r *Registry) load() error {
+	f := r.files
+	entries := f.catalogue.Entries()
+	var jobs []func() error
+	for i := range entries {
+		e := &entries[i]
+		s, err := complete(e.Settings)
+		if err != nil {
+			return fmt.Errorf("topic %s: the settings in the catalogue: %w", e.Name, err)
+		}
+		t := &Topic{name: e.Name, id: e.ID, created: e.CreatedMillis, files: f}
+		if e.Verifier != nil {
+			t.login = &login{user: e.User, verifier: e.Verifier}
+		}
+		f.ceilings[t.id] = e.Ceilings
+		partitions := make([]*Partition, s.Partitions)
+		for k := range partitions {
+			partitions[k] = newPartition(t, k, s)
+			jobs = append(jobs, func() error { return f.attach(partitions[k], s) })
+		}
+		t.now.Store(&topicState{settings: s, partitions: partitions})
+		r.topics[t.name] = t
+		r.partitions += len(partitions)
+	}
+	return f.parallel(jobs, f.cfg.OnRecover)
+}
+
+// parallel runs jobs on a few goroutines and returns the first error.
+func (f *files) parallel(jobs []func() error, progress func(done, total int)) error {
+	var next, done atomic.Int64
+	var first error
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for range min(len(jobs), 2*runtime.GOMAXPROCS(0)) {
+		wait.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(jobs) {
+					return
+				}
+				err := jobs[i]()
+				mu.Lock()
+				if err != nil && first == nil {
+					first = err
+				}
+				n := int(done.Add(1))
+				if progress != nil {
+					progress(n, len(jobs))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	return first
+}
+
+// attach makes a partition stand where its topic was before: at the end of its log, and above every offset that may have been
+// given out.
+func (f *files) attach(p *Partition, s codec.TopicSettings) error {
+	var ceiling codec.Offset
+	f.mu.Lock()
+	if list := f.ceilings[p.topic.id]; p.index < len(list) {
+		ceiling = list[p.index]
+	}
+	f.mu.Unlock()
+	p.files = f
+	c := &p.core
+	if s.Storage == codec.StorageFile || s.Storage == codec.StorageQueueFile {
+		if err := f.openLog(p, s); err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.visible != whenDurable {
+		c.bounded = true
+		c.ceiling = ceiling
+		if ceiling > c.next {
+			if p.log != nil {
+				if err := p.log.AppendGap(c.next, ceiling); err != nil {
+					return fmt.Errorf("topic %s partition %d: declare the offsets that may have been given out: %w", p.topic.name, p.index, err)
+				}
+			} else {
+				c.start = ceiling
+			}
+			c.next, c.sent, c.begun = ceiling, ceiling, ceiling
+			c.high = ceiling
+			if p.log == nil {
+				c.written, c.durable = ceiling, ceiling
+			}
+		}
+	}
+	return nil
+}
+
+// reserve raises a partition's ceiling, without waiting.
+func (f *files) reserve(p *Partition, to codec.Offset) {
+	f.asking.Go(func() {
+		err := f.raise(p, to)
+		if err != nil {
+			to = 0
+			if f.readErrors.allow() {
+				f.cfg.Log.Error("offsets cannot be reserved", "topic", p.topic.name, "partition", p.index, "err", err)
+			}
+		}
+		p.enter(time.Now().UnixMilli())
+		p.core.raiseCeiling(to)
+		p.goOn()
+		p.leave()
+	})
+}
+
+func (f *files) raise(p *Partition, to codec.Offset) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p.topic.gone {
+		return nil
+	}
+	old := f.ceilings[p.topic.id]
+	list := make([]codec.Offset, max(len(old), p.index+1, len(p.topic.Partitions())))
+	copy(list, old)
+	list[p.index] = to
+	if err := f.put(p.topic, p.topic.Settings(), list); err != nil {
+		return err
+	}
+	f.ceilings[p.topic.id] = list
+	return nil
+}
+
+// put writes a topic's entry. mu is held, or the topic is not in the registry yet.
+func (f *files) put(t *Topic, s codec.TopicSettings, ceilings []codec.Offset) error {
+	e := catalogue.Entry{Name: t.name, ID: t.id, Settings: s, CreatedMillis: t.created, Ceilings: ceilings}
+	if t.login != nil {
+		e.User, e.Verifier = t.login.user, t.login.verifier
+	}
+	return f.catalogue.Put(e)
+}
+
+// diskCode is the error for the wire of an operation on the files of a topic.
+func diskError(what string, err error) error {
+	var aside *catalogue.AsideError
+	var wire *codec.WireError
+	switch {
+	case errors.As(err, &aside):
+		return codec.Errorf(codec.CodeSetAside, "%s", aside)
+	case errors.As(err, &wire):
+		return err
+	case noSpace(err):
+		return codec.Errorf(codec.CodeNoSpace, "%s: %s", what, err)
+	}
+	return codec.Errorf(codec.CodeStorage, "%s: %s", what, err)
+}
+
+// ReserveProducerIDs returns the first of n identities of idempotent producers that were never given out before. It may wait for
+// the disk. Without files it is not available: ok is false.
+func (r *Registry) ReserveProducerIDs(n int64) (first int64, ok bool, err error) {
+	if r.files == nil {
+		return 0, false, nil
+	}
+	first, err = r.files.catalogue.ReserveProducerIDs(n)
+	return first, true, err
+}
+
+// Stored reports whether the registry has a data directory. Then Create, Alter, Delete and Purge wait for the disk.
+func (r *Registry) Stored() bool { return r.files != nil }
+
+// Full reports whether the disk's reserve is reached.
+func (r *Registry) Full() bool { return r.files != nil && r.files.full.Load() }
+
+// Close writes and syncs what was published, and lets go of the data directory. Nothing may be published after that. It waits for
+// the disk. Without files it does nothing.
+func (r *Registry) Close() error {
+	f := r.files
+	if f == nil {
+		return nil
+	}
+	var jobs []func() error
+	r.Each(func(t *Topic) bool {
+		jobs = append(jobs, func() error { return f.closeTopic(t) })
+		return true
+	})
+	err := f.parallel(jobs, nil)
+	f.syncers.Close()
+	f.readers.Close()
+	return errors.Join(err, f.lock.Close())
+}
+
+// closeTopic closes a topic's logs, and writes down where offsets are to go on.
+func (f *files) closeTopic(t *Topic) error {
+	var errs []error
+	for _, p := range t.Partitions() {
+		if p.log != nil {
+			errs = append(errs, p.closeLog(codec.CodeDraining))
+		}
+	}
+	f.asking.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.ceilings[t.id]
+	exact := make([]codec.Offset, len(old))
+	same := true
+	for i, p := range t.Partitions() {
+		if i >= len(old) {
+			break
+		}
+		p.mu.Lock()
+		exact[i] = p.core.next
+		if p.core.state == codec.PartitionPoisoned {
+			exact[i] = old[i]
+		}
+		p.mu.Unlock()
+		same = same && exact[i] == old[i]
+	}
+	if !same {
+		if err := f.put(t, t.Settings(), exact); err != nil {
+			errs = append(errs, fmt.Errorf("topic %s: write down where its offsets go on: %w", t.name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// putSettings stores new settings of a topic.
+func (f *files) putSettings(t *Topic, s codec.TopicSettings) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.put(t, s, f.ceilings[t.id])
+}
+
+// delete removes all that is stored of a topic that is not served any more.
+func (f *files) delete(t *Topic) error {
+	for _, p := range t.Partitions() {
+		if p.log != nil {
+			_ = p.closeLog(codec.CodeTopicDeleted) // what could not be written is to be removed
+		}
+	}
+	return f.forget(t)
+}
+
+// forget removes what is stored of a topic.
+func (f *files) forget(t *Topic) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t.gone = true
+	delete(f.ceilings, t.id)
+	return f.catalogue.Delete(t.id)
+}
+
+// setAside returns the error about a topic of this name that is set aside; nil: there is none.
+func (f *files) setAside(name string) error {
+	for _, a := range f.catalogue.SetAside() {
+		if a.Name == name {
+			return codec.Errorf(codec.CodeSetAside, "%s", &catalogue.AsideError{Aside: a})
+		}
+	}
+	return nil
+}
+
+func noSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+const (
+	// minReserve and reservePart are the disk's reserve: the larger of 1 GiB and 5%.
+	minReserve  = 1 << 30
+	reservePart = 20
+)
+
+// watchSpace looks at the free space of the data directory.
+func (f *files) watchSpace() {
+	space, ok := f.cfg.FS.(vfs.Spacer)
+	if !ok || f.cfg.DiskReserve < 0 {
+		return
+	}
+	free, total, err := space.Space(f.cfg.Dir)
+	if err != nil {
+		if f.readErrors.allow() {
+			f.cfg.Log.Warn("free space unknown", "path", f.cfg.Dir, "err", err)
+		}
+		return
+	}
+	reserve := f.cfg.DiskReserve
+	if reserve == 0 {
+		reserve = max(minReserve, total/reservePart)
+	}
+	full := free < reserve
+	if full != f.full.Swap(full) {
+		if full {
+			f.cfg.Log.Error("disk reserve reached: publishes to files are refused", "path", f.cfg.Dir, "free_bytes", free, "reserve_bytes", reserve)
+		} else {
+			f.cfg.Log.Info("disk reserve free again", "path", f.cfg.Dir, "free_bytes", free, "reserve_bytes", reserve)
+		}
+	}
+	if near := free < 2*reserve; near != f.warned.Swap(near) && near && !full {
+		f.cfg.Log.Warn("the disk's free space comes near to its reserve", "path", f.cfg.Dir, "free_bytes", free, "reserve_bytes", reserve)
+	}
+}
