@@ -55,6 +55,7 @@ func (s *Slab) Release() {
 // caches is used again first. All methods may be called from any goroutine.
 type SlabPool struct {
 	keepBytes int64 // free bytes kept for reuse, over all classes; beyond it slabs go to the garbage collector
+	limit     int64 // bytes in use up to which TryGet gives; 0: no limit
 
 	inUse atomic.Int64 // bytes of slabs that have references
 	free  atomic.Int64 // bytes in the free lists
@@ -71,6 +72,9 @@ type slabClass struct {
 
 // NewSlabPool returns a pool that keeps at most keepBytes of free slabs for reuse.
 func NewSlabPool(keepBytes int64) *SlabPool { return &SlabPool{keepBytes: keepBytes} }
+
+// Limit sets the bytes in use above which TryGet gives nothing; 0: no limit. It is called before the pool is used.
+func (p *SlabPool) Limit(bytes int64) { p.limit = bytes }
 
 // SlabClassBytes returns the size of the slab that Get(n) returns.
 func SlabClassBytes(n int) int { return 1 << classOf(n) }
@@ -89,10 +93,32 @@ func (p *SlabPool) Get(n int) *Slab {
 	if class > maxClass {
 		panic("BUG: a slab above the largest class was asked for")
 	}
+	p.inUse.Add(1 << class)
+	return p.take(class)
+}
+
+// TryGet is Get, or returns nil where the slab would take the bytes in use above the limit.
+func (p *SlabPool) TryGet(n int) *Slab {
+	class := classOf(n)
+	if p.limit == 0 || class > maxClass {
+		return p.Get(n)
+	}
+	for size := int64(1) << class; ; {
+		use := p.inUse.Load()
+		if use+size > p.limit {
+			return nil
+		}
+		if p.inUse.CompareAndSwap(use, use+size) {
+			return p.take(class)
+		}
+	}
+}
+
+// take returns a slab that is counted in inUse already.
+func (p *SlabPool) take(class int) *Slab {
 	c := &p.classes[class-minClass]
 	size := int64(1) << class
 	c.inUse.Add(1)
-	p.inUse.Add(size)
 	c.mu.Lock()
 	s := c.head
 	if s != nil {

@@ -163,3 +163,45 @@ func TestSlabPoolConcurrently(t *testing.T) {
 	}
 	p.ClassUse(func(size int, slabs int64) { t.Errorf("%d slabs of %d are in use", slabs, size) })
 }
+
+// TryGet stops at the limit, to the byte, from any number of goroutines; Get does not.
+func TestSlabLimit(t *testing.T) {
+	const limit = 10*MinSlabBytes + 100
+	p := NewSlabPool(1 << 20)
+	p.Limit(limit)
+	var mu sync.Mutex
+	var got []*Slab
+	var work sync.WaitGroup
+	for range 4 {
+		work.Go(func() {
+			for range 1000 {
+				s := p.TryGet(1)
+				if p.InUseBytes() > limit {
+					t.Error("above the limit")
+				}
+				if s == nil {
+					continue
+				}
+				mu.Lock()
+				got = append(got, s)
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	if len(got) != 10 || p.InUseBytes() != 10*MinSlabBytes {
+		t.Fatalf("%d slabs, %d bytes", len(got), p.InUseBytes())
+	}
+	over := p.Get(MaxSlabBytes)
+	over.Release()
+	got[0].Release()
+	if p.TryGet(MinSlabBytes+1) != nil {
+		t.Error("a slab of the next class does not fit")
+	}
+	if s := p.TryGet(MinSlabBytes); s == nil || len(s.Bytes()) != MinSlabBytes {
+		t.Error("what was released was not given again")
+	}
+	if NewSlabPool(0).TryGet(MaxSlabBytes) == nil {
+		t.Error("a pool without a limit refused")
+	}
+}

@@ -153,6 +153,7 @@ func (b *Broker) Stats() []codec.Stat {
 		{Name: "uptime_seconds", Value: uint64(time.Since(b.started).Seconds())},
 		{Name: "slab_bytes_in_use", Value: uint64(b.slabs.InUseBytes())},
 		{Name: "slab_bytes_free", Value: uint64(b.slabs.FreeBytes())},
+		{Name: "slab_bytes_limit", Value: uint64(b.limits.MemoryBytes)},
 	}
 	b.slabs.ClassUse(func(size int, slabs int64) {
 		stats = append(stats, codec.Stat{Name: fmt.Sprintf("slabs_in_use_%d", size), Value: uint64(slabs)})

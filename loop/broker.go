@@ -29,6 +29,7 @@ type Limits struct {
 	StallLimit         time.Duration // how long a consumer may hold up a full ring without progress; default 30 s
 	Drain              time.Duration // most that a drain takes; default 5 s
 	FreeSlabBytes      int64         // slabs kept for reuse; default 64 MiB
+	MemoryBytes        int64         // all that publishing may fill, rings included, at least 32 MiB; default half of what the process may use
 	maxFrameBytes      int           // largest frame after the hello
 	controlBacklogHigh int           // bytes of control frames waiting for a peer at which reading from it pauses
 }
@@ -57,6 +58,10 @@ func (l Limits) complete() Limits {
 	if l.FreeSlabBytes == 0 {
 		l.FreeSlabBytes = 64 << 20
 	}
+	if l.MemoryBytes == 0 {
+		l.MemoryBytes = DefaultMemoryBytes()
+	}
+	l.MemoryBytes = max(l.MemoryBytes, LeastMemoryBytes)
 	def(&l.maxFrameBytes, topic.MaxBatchBytesLimit+64<<10)
 	def(&l.controlBacklogHigh, 256<<10)
 	return l
@@ -98,6 +103,7 @@ type Broker struct {
 	started  time.Time
 
 	closings logLimit
+	memory   memory
 
 	producerIDs producerIDs
 
@@ -133,6 +139,7 @@ func NewBroker(cfg Config) (*Broker, error) {
 		slabs:  codec.NewSlabPool(limits.FreeSlabBytes),
 		states: map[*loopState]struct{}{},
 	}
+	b.memory.init(b.slabs, limits.MemoryBytes)
 	listeners, err := b.listen()
 	if err != nil {
 		return nil, err
@@ -207,6 +214,7 @@ func (b *Broker) Serve(ctx context.Context) error {
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() { b.tick(stop) })
+	ticking.Go(func() { b.watchMemory(stop) })
 
 	<-ctx.Done()
 	b.draining.Store(true)

@@ -41,6 +41,7 @@ func newBench(t testing.TB, limits Limits) *bench {
 		topics: topic.NewRegistry(limits.MaxPartitions), slabs: codec.NewSlabPool(0), states: map[*loopState]struct{}{},
 		started: time.Now(),
 	}
+	v.b.memory.init(v.b.slabs, limits.MemoryBytes)
 	ring := func() {
 		select {
 		case v.rung <- struct{}{}:

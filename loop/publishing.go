@@ -1,6 +1,8 @@
 package loop
 
 import (
+	"slices"
+
 	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/topic"
 )
@@ -16,6 +18,7 @@ type publishing struct {
 	epoch       uint32
 	next        uint64 // number of the batch expected next
 	unconfirmed int    // bytes received and not answered: at most the window and one frame
+	unanswered  int    // batches of these, and those that were refused for want of memory
 
 	// Small batches share a slab, so that a thousand single messages do not take a thousand pages.
 	arena     *codec.Slab
@@ -97,14 +100,131 @@ func (s *session) beginPublish(h codec.Header) bool {
 		s.fail(0, h.Handle, err)
 		return true
 	}
-	s.body = publishBody{h: p, msg: m}
-	s.body.slab, s.body.buf, s.body.own = p.memory(payload)
-	s.body.have = copy(s.body.buf, b[head:])
+	s.body = publishBody{h: p, msg: m, size: payload, buf: b[head : head+start], have: start, began: s.l.now}
+	held := !s.growBody()
+	if held {
+		s.body.buf = slices.Clone(s.body.buf)
+	}
 	s.consume(head + start)
+	if held {
+		s.hold()
+		return false
+	}
 	if s.body.have == payload {
 		s.publishWhole()
 	}
 	return true
+}
+
+// readBody takes what has arrived of the payload, and reports whether to go on reading.
+func (s *session) readBody() bool {
+	b := &s.body
+	if b.refused {
+		n := min(len(s.t.Peek()), b.size-b.have)
+		s.t.Discard(n)
+		if b.have += n; b.have == b.size {
+			s.body = publishBody{}
+		}
+		return n > 0
+	}
+	if b.have == len(b.buf) && !s.growBody() {
+		s.hold()
+		return false
+	}
+	b.have += s.t.ReadInto(b.buf[b.have:])
+	if b.have < len(b.buf) {
+		return false
+	}
+	if b.have == b.size {
+		s.publishWhole()
+	}
+	return true
+}
+
+// growBody moves the payload of which everything that there is memory for has arrived to more memory, and reports
+// whether there is some. A peer that sends at once what it announces gets all of it the first time, so that nothing is
+// copied. What is announced and does not come is bounded over all connections: beyond that the memory follows what
+// arrives, in steps that double.
+func (s *session) growBody() bool {
+	b := &s.body
+	if s.l.mustWait(s) {
+		return false
+	}
+	slab, buf, own := b.slab, b.buf, true
+	m := &s.l.b.memory
+	size, announced := b.size, int64(0)
+	switch {
+	case b.size <= smallPayload: // it is here
+		slab, buf, own = b.h.share(b.size)
+	default:
+		if announced = int64(b.size - b.have); !m.announce(announced) {
+			announced = 0
+			size = min(b.size, max(2*b.have, leastGrowth))
+		}
+		if slab = m.take(size); slab != nil {
+			size = min(b.size, len(slab.Bytes()))
+			buf = slab.Bytes()[:size]
+		}
+	}
+	if slab == nil {
+		m.arrived(announced)
+		return false
+	}
+	copy(buf, b.buf[:b.have])
+	b.release(m)
+	b.slab, b.buf, b.own, b.announced = slab, buf, own, announced
+	return true
+}
+
+// release lets go of the memory, if it is the payload's alone.
+func (b *publishBody) release(m *memory) {
+	if b.slab != nil && b.own {
+		b.slab.Release()
+	}
+	b.slab, b.buf = nil, nil
+	m.arrived(b.announced)
+	b.announced = 0
+}
+
+// shrinkBody moves what has come of a payload to memory of its size, when nothing more has come for a while.
+func (s *session) shrinkBody() {
+	b := &s.body
+	stalled := b.seen == b.have
+	b.seen = b.have
+	size := max(b.have, leastGrowth)
+	if !stalled || b.slab == nil || codec.SlabClassBytes(size) >= len(b.slab.Bytes()) {
+		return
+	}
+	m := &s.l.b.memory
+	slab := m.take(size)
+	if slab == nil {
+		return
+	}
+	buf := slab.Bytes()[:b.have]
+	copy(buf, b.buf)
+	b.release(m)
+	b.slab, b.buf, b.own = slab, buf, true
+}
+
+// refuseBody refuses the batches of a frame that found no memory; what is still to come of them is thrown away.
+func (s *session) refuseBody(err error) {
+	b := &s.body
+	p, m := b.h, b.msg
+	list := s.l.published[:0]
+	for i := range uint64(m.Count) {
+		list = append(list, topic.Published{Number: m.First + i, Err: err})
+	}
+	if m.Epoch == p.epoch {
+		p.next += uint64(m.Count)
+	}
+	p.unanswered += int(m.Count)
+	b.release(&s.l.b.memory)
+	if b.refused = true; b.have == b.size {
+		s.body = publishBody{}
+	}
+	p.part.Publish(&p.pub, m.Epoch, list, s.l.now.UnixMilli())
+	clear(list)
+	s.l.published = keep(list)
 }
 
 // admit checks a frame against the handle's numbering and window before memory is taken for it.
@@ -127,22 +247,25 @@ const (
 	smallPayload = 4 << 10
 	// arenaBytes is the largest shared slab: 64 KiB, the traffic of some hundred small batches.
 	arenaBytes = 64 << 10
+	// leastGrowth is what a payload gets of which more is announced than there is room for: the traffic of one read.
+	leastGrowth = 16 << 10
 )
 
-// memory returns a place for n bytes. own says that the slab is for these bytes alone, with one reference.
-func (p *publishing) memory(n int) (slab *codec.Slab, buf []byte, own bool) {
-	pool := p.s.l.b.slabs
-	if n > smallPayload {
-		slab = pool.Get(n)
-		return slab, slab.Bytes()[:n], true
-	}
+// share returns a place for n bytes in the slab that small payloads share; a nil slab: there is no memory.
+func (p *publishing) share(n int) (slab *codec.Slab, buf []byte, own bool) {
 	if p.arena == nil || len(p.arena.Bytes())-p.arenaUsed < n {
 		size := codec.MinSlabBytes
 		if p.arena != nil {
 			size = min(2*len(p.arena.Bytes()), arenaBytes) // busy handles get larger ones
+		}
+		next := p.s.l.b.memory.take(size)
+		if next == nil {
+			return nil, nil, false
+		}
+		if p.arena != nil {
 			p.arena.Release()
 		}
-		p.arena, p.arenaUsed = pool.Get(size), 0
+		p.arena, p.arenaUsed = next, 0
 	}
 	buf = p.arena.Bytes()[p.arenaUsed : p.arenaUsed+n]
 	p.arenaUsed += n
@@ -153,6 +276,7 @@ func (p *publishing) memory(n int) (slab *codec.Slab, buf []byte, own bool) {
 func (s *session) publishWhole() {
 	body := s.body
 	s.body = publishBody{}
+	s.l.b.memory.arrived(body.announced)
 	p, m := body.h, body.msg
 	list := s.l.published[:0]
 	rest := body.buf
@@ -185,6 +309,7 @@ func (s *session) publishWhole() {
 		p.next += uint64(m.Count)
 	}
 	p.unconfirmed += len(body.buf)
+	p.unanswered += int(m.Count)
 	p.part.Publish(&p.pub, m.Epoch, list, s.l.now.UnixMilli())
 	clear(list)
 	s.l.published = keep(list)
@@ -203,6 +328,7 @@ func lastBatch(b []byte) (codec.Batch, []byte, error) {
 // result takes what became of a batch.
 func (p *publishing) result(l *loopState, r *topic.Result) {
 	p.unconfirmed -= r.Bytes
+	p.unanswered--
 	if p.s.phase != phaseReady {
 		return
 	}
@@ -235,7 +361,7 @@ func (p *publishing) confirm() {
 
 // finish answers a close request once everything is confirmed.
 func (p *publishing) finish() {
-	if p.closing && p.unconfirmed == 0 && len(p.results) == 0 && p.s.phase == phaseReady {
+	if p.closing && p.unanswered == 0 && len(p.results) == 0 && p.s.phase == phaseReady {
 		s := p.s
 		delete(s.handles, p.num)
 		p.drop(s)

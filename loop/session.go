@@ -38,8 +38,11 @@ type session struct {
 	active fifo // subscriptions that may have something to take
 	dirty  bool // in loopState.dirty
 	paused bool // reading is paused: the peer does not read its control frames
+	held   bool // reading is paused: body waits for memory
 	shut   bool // CloseWrite was called
 	login  bool // counted in Broker.logins
+
+	heldAt time.Time
 }
 
 type phase uint8
@@ -62,12 +65,18 @@ type handle interface {
 
 // publishBody is a publish frame whose payload is still arriving, straight into its slab.
 type publishBody struct {
-	h    *publishing
-	msg  codec.Publish
-	slab *codec.Slab
-	buf  []byte // the payload's place in slab
-	have int
-	own  bool // the slab is this frame's alone
+	h     *publishing // nil: there is none
+	msg   codec.Publish
+	size  int         // bytes of the payload
+	slab  *codec.Slab // nil: buf is memory of its own, and waits for some
+	buf   []byte      // the place of the payload, or of its first bytes
+	have  int         // bytes that have arrived
+	own   bool        // the slab is this frame's alone
+	began time.Time
+
+	announced int64 // bytes counted as announced in the broker's memory
+	seen      int   // bytes that had arrived at the last tick
+	refused   bool  // found no memory: what is still to come is thrown away
 }
 
 // fifo is a queue of subscriptions; each is in it at most once, so handles bound it.
@@ -149,13 +158,13 @@ func (s *session) closed(err error) {
 		h.drop(s)
 	}
 	s.handles = nil
-	if s.body.slab != nil && s.body.own {
-		s.body.slab.Release()
-	}
+	s.held = false
+	s.body.release(&l.b.memory)
 	s.body = publishBody{}
 	s.out.drop()
 	delete(l.sessions, s.id)
 	if len(l.sessions) == 0 {
+		l.noneHeld()
 		l.b.forget(l)
 	}
 	l.b.conns.Add(-1)
@@ -170,7 +179,7 @@ func (s *session) closed(err error) {
 
 // read consumes what the transport has.
 func (s *session) read() {
-	for s.phase != phaseClosed && !s.paused {
+	for s.phase != phaseClosed && !s.paused && !s.held {
 		if s.phase == phaseClosing {
 			b := s.t.Peek()
 			if len(b) == 0 {
@@ -185,13 +194,10 @@ func (s *session) read() {
 			}
 			continue
 		}
-		if s.body.buf != nil {
-			n := s.t.ReadInto(s.body.buf[s.body.have:])
-			s.body.have += n
-			if s.body.have < len(s.body.buf) {
+		if s.body.h != nil {
+			if !s.readBody() {
 				return
 			}
-			s.publishWhole()
 			continue
 		}
 		if !s.readFrame() {
@@ -508,14 +514,12 @@ func (s *session) quit(closeAt time.Time) {
 	s.phase = phaseClosing
 	s.loggedIn()
 	s.closeAt = closeAt
-	if s.paused {
-		s.paused = false
+	if s.paused || s.held {
+		s.paused, s.held = false, false
 		s.t.Resume()
 	}
 	s.stash = nil
-	if s.body.slab != nil && s.body.own {
-		s.body.slab.Release()
-	}
+	s.body.release(&s.l.b.memory)
 	s.body = publishBody{}
 	for num, h := range s.handles {
 		h.drop(s)
@@ -539,7 +543,11 @@ func (s *session) tick() {
 			s.failJSON("", codec.Errorf(codec.CodeLoginTimeout, "no request has come in time"))
 		}
 	case phaseReady:
-		if silent := now.Sub(s.lastIn); silent >= 3*limits.Heartbeat && !s.paused {
+		s.tickMemory()
+		if s.phase != phaseReady {
+			return
+		}
+		if silent := now.Sub(s.lastIn); silent >= 3*limits.Heartbeat && !s.paused && !s.held {
 			s.fail(0, 0, codec.Errorf(codec.CodeHeartbeatTimeout, "nothing was heard for %s", silent.Round(time.Second)))
 		} else if now.Sub(s.lastOut) >= limits.Heartbeat-tickEvery && s.out.empty() {
 			s.send(codec.AppendHeartbeat(s.frame()))
@@ -559,7 +567,7 @@ func (s *session) unfinished() bool {
 		return true
 	}
 	for _, h := range s.handles {
-		if p, ok := h.(*publishing); ok && p.unconfirmed > 0 {
+		if p, ok := h.(*publishing); ok && p.unanswered > 0 {
 			return true
 		}
 	}
@@ -628,6 +636,13 @@ func (s *session) pump() {
 	}
 	if s.paused && s.out.control < s.l.b.limits.controlBacklogHigh/4 {
 		s.paused = false
+		s.goOnReading()
+	}
+}
+
+// goOnReading resumes what hold or a peer that does not read its answers has paused.
+func (s *session) goOnReading() {
+	if !s.paused && !s.held {
 		s.lastIn = s.l.now // nobody listened meanwhile: its silence begins now
 		s.t.Resume()
 	}

@@ -35,6 +35,7 @@ type loopState struct {
 	sessions map[uint64]*session
 	dirty    []*session // to be pumped before the event ends
 	later    []*session // to be pumped after other I/O had its turn
+	held     []*session // whose frames wait for memory, in order; those that are not held any more are skipped
 
 	// scratch, valid within one call
 	iov        [][]byte
@@ -191,6 +192,9 @@ func (l *loopState) tick() {
 func (l *loopState) goAway(drain time.Duration) {
 	for _, s := range l.sessions {
 		if s.phase == phaseReady {
+			if s.held {
+				s.refuse(codec.Errorf(codec.CodeDraining, "the broker is stopping"))
+			}
 			s.send(codec.AppendGoAway(s.frame(), codec.GoAway{
 				Code: codec.CodeDraining, DrainMillis: uint32(drain.Milliseconds()), Reason: "the broker is stopping",
 			}))

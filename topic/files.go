@@ -116,7 +116,7 @@ func (r *Registry) load() error {
 		if err != nil {
 			return fmt.Errorf("topic %s: the settings in the catalogue: %w", e.Name, err)
 		}
-		t := &Topic{name: e.Name, id: e.ID, created: e.CreatedMillis, files: f}
+		t := &Topic{name: e.Name, id: e.ID, created: e.CreatedMillis, files: f, memory: &r.memory}
 		if e.Verifier != nil {
 			t.login = &login{user: e.User, verifier: e.Verifier}
 		}

@@ -218,7 +218,11 @@ func (p *Partition) startRead(r reader, d *cold) {
 	}
 	rd := d.read
 	size := max(coldBytes, d.need)
-	rd.slab = p.files.cfg.Slabs.Get(size)
+	rd.slab = p.files.cfg.Slabs.TryGet(size)
+	if rd.slab == nil { // the broker's memory is short
+		c.coldRead(r, d, nil, codec.Gap{}, true)
+		return
+	}
 	rd.Offset, rd.Limit, rd.Buf = d.next, min(c.high, c.floor()), rd.slab.Bytes()[:size]
 	if err := p.log.Read(&rd.Read); err != nil {
 		rd.slab.Release()

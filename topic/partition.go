@@ -11,7 +11,8 @@ import (
 // Invariant: start ≤ durable ≤ written ≤ next, start ≤ high ≤ next. Where the store completes at once, all but start are equal.
 type core struct {
 	settings codec.TopicSettings
-	now      int64 // milliseconds since the Unix epoch, of this step
+	now      int64      // milliseconds since the Unix epoch, of this step
+	short    shortState // of the broker's memory, of this step
 
 	// Of a topic that is stored in files. The ring then holds the newest batches, among them all that are not written.
 	filed     bool
@@ -169,7 +170,9 @@ func (c *core) abandon(pub *Publisher) {
 }
 
 func (c *core) refuse(in incoming, code codec.Code) {
-	c.out.free = append(c.out.free, in.slab)
+	if in.slab != nil { // of a batch that found no memory
+		c.out.free = append(c.out.free, in.slab)
+	}
 	r := in.result(codec.Result{Code: code})
 	if q := c.queue(in.pub); q.len() > 0 { // results come in the order of the batches
 		q.push(awaiting{r, c.next})
@@ -236,7 +239,7 @@ func (in *incoming) result(r codec.Result) Result {
 
 // makeRoom drops the oldest batches until need more bytes fit, as far as the overflow policy lets it.
 func (c *core) makeRoom(need int64) bool {
-	limit := int64(c.settings.RingBytes)
+	limit := c.ringLimit()
 	if c.filed {
 		return c.makeRoomInTail(need, limit)
 	}
@@ -597,7 +600,7 @@ func (c *core) tick(stalledSince int64) {
 
 // cutStalled cuts off what has held up a full ring, and has not moved, since stalledSince.
 func (c *core) cutStalled(stalledSince int64) {
-	if c.filed || c.pending.len() == 0 || c.blockedMillis > stalledSince {
+	if c.filed || !c.holdsMemory(stalledSince) && (c.pending.len() == 0 || c.blockedMillis > stalledSince) {
 		return
 	}
 	first := c.ring.first // what leaves the ring now does not make those guilty that have had it
@@ -607,7 +610,7 @@ func (c *core) cutStalled(stalledSince int64) {
 		}
 	}
 	for _, g := range c.groups {
-		if len(g.members) == 0 || g.seq > first || g.progressMillis > stalledSince {
+		if g.seq > first || g.progressMillis > stalledSince || len(g.members) == 0 && !c.short.since(stalledSince) {
 			continue
 		}
 		for i := len(g.members) - 1; i >= 0; i-- {

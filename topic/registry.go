@@ -16,6 +16,8 @@ type Registry struct {
 
 	admin sync.Mutex // one change of topics at a time: it may wait for the disk
 
+	memory memory
+
 	mu         sync.RWMutex
 	topics     map[string]*Topic
 	partitions int
@@ -54,12 +56,11 @@ func (r *Registry) Create(name string, asked codec.TopicSettings, user, password
 	if err := r.roomFor(int(s.Partitions)); err != nil {
 		return nil, false, err
 	}
-	var l *login
+	t = &Topic{name: name, files: r.files, memory: &r.memory, created: time.Now().UnixMilli()}
 	if user+password != "" {
-		l = newLogin(user, password, r.files != nil)
+		t.login = newLogin(user, password, r.files != nil)
 	}
-	t, err = newTopic(name, s, r.files, l, time.Now().UnixMilli())
-	if err != nil {
+	if err := t.begin(s); err != nil {
 		return nil, false, err
 	}
 	r.mu.Lock()

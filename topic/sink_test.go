@@ -180,8 +180,8 @@ func (s *eventSink) check(t testing.TB) {
 
 // memoryTopic makes a topic that is not in a registry, with settings as they are.
 func memoryTopic(name string, s codec.TopicSettings) *Topic {
-	t, err := newTopic(name, s, nil, nil, 0)
-	if err != nil {
+	t := &Topic{name: name}
+	if err := t.begin(s); err != nil {
 		panic(err) // only files can fail
 	}
 	return t

@@ -2,6 +2,7 @@ package topic
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -47,9 +48,10 @@ type Topic struct {
 	// credentials that the JSON protocol checks; nil: none
 	login *login
 
-	files   *files // nil: the registry has no data directory
-	created int64  // milliseconds since the Unix epoch
-	gone    bool   // deleted; under files.mu
+	files   *files  // nil: the registry has no data directory
+	memory  *memory // the registry's; nil: there is enough
+	created int64   // milliseconds since the Unix epoch
+	gone    bool    // deleted; under files.mu
 }
 
 // topicState is what alter replaces as a whole.
@@ -90,23 +92,22 @@ func (t *Topic) Describe() codec.Description {
 	return d
 }
 
-func newTopic(name string, s codec.TopicSettings, f *files, login *login, nowMillis int64) (*Topic, error) {
-	t := &Topic{name: name, files: f, created: nowMillis, login: login}
+// begin gives a new topic its identity and partitions.
+func (t *Topic) begin(s codec.TopicSettings) error {
 	if _, err := rand.Read(t.id[:]); err != nil {
 		panic(fmt.Sprintf("BUG: crypto/rand failed: %v", err)) // documented never to happen
 	}
-	if f != nil {
-		if err := f.put(t, s, nil); err != nil {
-			return nil, diskError("create topic "+name, err)
+	if t.files != nil {
+		if err := t.files.put(t, s, nil); err != nil {
+			return diskError("create topic "+t.name, err)
 		}
 	}
 	partitions, err := t.grow(nil, s)
 	if err != nil {
-		f.forget(t)
-		return nil, err
+		return errors.Join(err, t.files.forget(t)) // only files can fail
 	}
 	t.now.Store(&topicState{settings: s, partitions: partitions})
-	return t, nil
+	return nil
 }
 
 // grow returns the partitions that s asks for, of which have exist.

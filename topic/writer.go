@@ -20,7 +20,8 @@ type Partition struct {
 	index int
 	topic *Topic
 
-	maxBatch atomic.Int64 // bytes; settings hold it too, this is for checks without the lock
+	maxBatch  atomic.Int64 // bytes; settings hold it too, this is for checks without the lock
+	ringBytes atomic.Int64 // what the ring charges, for looks without the lock
 
 	files *files       // nil: the registry has no data directory
 	log   *journal.Log // nil where the topic is not stored in files
@@ -213,6 +214,7 @@ func (p *Partition) run() {
 func (p *Partition) enter(nowMillis int64) {
 	p.mu.Lock()
 	p.core.now = max(p.core.now, nowMillis) // a wall clock that steps back does not turn time back here
+	p.core.short = p.topic.memory.state()
 }
 
 // goOn appends what was pending, where a step has made room. Called with mu held.
@@ -241,6 +243,9 @@ func (p *Partition) store() {
 // after the other would otherwise race to the sink, and confirms would overtake each other. Flushing, which may cost a
 // system call, comes after.
 func (p *Partition) leave() {
+	if n := p.core.ring.bytes; n != p.ringBytes.Load() {
+		p.ringBytes.Store(n)
+	}
 	out := &p.core.out
 	if len(out.reads) > 0 || out.reserve != 0 {
 		p.carryOut(out)

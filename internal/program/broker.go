@@ -66,6 +66,7 @@ type brokerFlags struct {
 	admin   admin
 	dataDir string
 	loops   int64
+	memory  uint64
 	level   slog.Level
 	profile cli.Profile
 }
@@ -79,6 +80,7 @@ func (f *brokerFlags) add(fs *pflag.FlagSet) {
 	cli.Later(fs, "config", "", "FILE", "configuration file")
 	f.admin.add(fs)
 	cli.Int(fs, &f.loops, "loops", "", int64(loop.DefaultLoops()), 1, 256, "event loops")
+	cli.Size(fs, &f.memory, "memory", loop.LeastMemoryBytes, 1<<50, "ceiling of the memory that batches take; default half of what the machine, or the control group, has")
 	cli.LogLevel(fs, &f.level)
 	f.profile.Flags(fs)
 }
@@ -200,7 +202,7 @@ func (f *brokerFlags) serve() error {
 		runtime.GOMAXPROCS(int(f.loops) + processorsBesideLoops)
 	}
 	logger := cli.NewLogger(os.Stderr, f.level)
-	cfg := loop.Config{Bind: socket, Loops: int(f.loops), Logger: logger}
+	cfg := loop.Config{Bind: socket, Loops: int(f.loops), Logger: logger, Limits: loop.Limits{MemoryBytes: int64(f.memory)}}
 	if !ipc {
 		cfg.Bind, cfg.Port, cfg.BothLoopbacks = f.door.bind, int(f.door.port), !cli.Given(f.fs, "bind")
 	}

@@ -51,6 +51,7 @@ var restricted = []restriction{
 		files: []string{
 			"loop/acceptor*.go",  // a Unix socket is a file: it is given its mode, and a stale one is removed
 			"loop/transport*.go", // the same
+			"loop/memory_*.go",   // a control group's limit on memory is read from a file
 		},
 		names: map[string][]string{ // errors of sockets, and a poller's descriptor: no file is opened by them
 			"loop":   {"ErrClosed", "ErrDeadlineExceeded", "NewSyscallError", "SyscallError", "NewFile", "File"},
