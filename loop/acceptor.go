@@ -292,6 +292,40 @@ func (a *acceptor) turnAway(conn net.Conn, why refusal) {
 	}()
 }
 
+// An addressCount counts by IP address. What has none, as a Unix-domain socket, is not counted.
+type addressCount struct {
+	mu  sync.Mutex
+	per map[netip.Addr]int // no zero values
+}
+
+// add counts one more from addr and reports whether there are limit or fewer now.
+func (c *addressCount) add(addr net.Addr, limit int) bool {
+	ip := ipOf(addr)
+	if !ip.IsValid() {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.per == nil {
+		c.per = map[netip.Addr]int{}
+	}
+	c.per[ip]++
+	return c.per[ip] <= limit
+}
+
+// remove counts one less from addr.
+func (c *addressCount) remove(addr net.Addr) {
+	ip := ipOf(addr)
+	if !ip.IsValid() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.per[ip]--; c.per[ip] <= 0 {
+		delete(c.per, ip)
+	}
+}
+
 // ipOf returns the IP address in addr, without zone and with IPv4 unmapped; invalid if there is none.
 func ipOf(addr net.Addr) netip.Addr {
 	if a, ok := addr.(*net.TCPAddr); ok && a != nil {

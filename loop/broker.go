@@ -20,6 +20,7 @@ import (
 type Limits struct {
 	Connections        int           // open at once, per listener; default 20,000
 	Logins             int           // connections that have not said hello yet; default 8,192
+	LoginsPerAddress   int           // of these, from one IP address; default three quarters of Logins
 	HandlesPerConn     int           // publishing handles and subscriptions of one connection; default 4,096
 	WindowBytes        int           // unconfirmed bytes per publishing handle; default codec.DefaultWindowBytes
 	MaxCreditBytes     int           // most that a subscription may have been granted; default 64 MiB
@@ -47,6 +48,7 @@ func (l Limits) complete() Limits {
 	}
 	def(&l.Connections, 20_000)
 	def(&l.Logins, 8192)
+	def(&l.LoginsPerAddress, l.Logins-l.Logins/4) // nobody takes all places, and a machine full of clients may start at once
 	def(&l.HandlesPerConn, 4096)
 	def(&l.WindowBytes, codec.DefaultWindowBytes)
 	def(&l.MaxCreditBytes, 64<<20)
@@ -104,6 +106,7 @@ type Broker struct {
 
 	closings logLimit
 	memory   memory
+	loginsBy addressCount
 
 	producerIDs producerIDs
 

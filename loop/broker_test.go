@@ -298,6 +298,43 @@ func TestLimitOfLogins(t *testing.T) {
 	})
 }
 
+// One address cannot take the places of others (case F60), and gets its own back with each hello.
+func TestLimitOfLoginsPerAddress(t *testing.T) {
+	b := startBroker(t, Config{BothLoopbacks: true, Limits: Limits{Logins: 5, LoginsPerAddress: 2}})
+	from := func(i int) *peer {
+		conn, err := net.Dial("tcp", b.Addrs()[i].String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return &peer{t: t, conn: conn}
+	}
+	for i := range b.Addrs() {
+		from(i).hello()
+		first, second := from(i), from(i)
+		eventually(t, "two connections to wait for their hello", func() bool { return b.logins.Load() == int64(2*i+2) })
+		third := from(i)
+		if _, detail := third.expectError(codec.CodeTooManyConnections); !strings.Contains(detail, "from this address") {
+			t.Errorf("the detail is %q", detail)
+		}
+		third.expectEnd()
+		first.hello()
+		_, _ = from(i), second // as many wait as may, while the next address is tried
+	}
+	if len(b.Addrs()) < 2 {
+		t.Log("this machine has one loopback: others were not tried beside it")
+	}
+	if got := (Limits{}).complete(); got.LoginsPerAddress >= got.Logins || got.LoginsPerAddress < 5_000 {
+		t.Errorf("by default %d of %d logins may be of one address", got.LoginsPerAddress, got.Logins)
+	}
+	// A socket file has no address to count by.
+	b = startBroker(t, Config{Bind: unixScheme + socketPath(t), Limits: Limits{Logins: 5, LoginsPerAddress: 2}})
+	for range 4 {
+		dial(t, b)
+	}
+	dial(t, b).hello()
+}
+
 func TestLimitOfHandles(t *testing.T) {
 	b := startBroker(t, Config{Limits: Limits{HandlesPerConn: 2}})
 	p := dial(t, b).hello()

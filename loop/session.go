@@ -115,9 +115,17 @@ func newSession(l *loopState, t transport, door *acceptor) *session {
 	l.sessions[s.id] = s
 	l.b.conns.Add(1)
 	s.login = true
-	if l.b.logins.Add(1) > int64(l.b.limits.Logins) {
+	limits := &l.b.limits
+	var refused error
+	if l.b.logins.Add(1) > int64(limits.Logins) {
+		refused = codec.Errorf(codec.CodeTooManyConnections, "%d connections have not said hello yet", limits.Logins)
+	}
+	if !l.b.loginsBy.add(t.RemoteAddr(), limits.LoginsPerAddress) && refused == nil {
+		refused = codec.Errorf(codec.CodeTooManyConnections, "%d connections from this address have not said hello yet", limits.LoginsPerAddress)
+	}
+	if refused != nil {
 		l.begin()
-		s.fail(0, 0, codec.Errorf(codec.CodeTooManyConnections, "%d connections have not said hello yet", l.b.limits.Logins))
+		s.fail(0, 0, refused)
 		l.end()
 	}
 	return s
@@ -128,6 +136,7 @@ func (s *session) loggedIn() {
 	if s.login {
 		s.login = false
 		s.l.b.logins.Add(-1)
+		s.l.b.loginsBy.remove(s.t.RemoteAddr())
 	}
 }
 
