@@ -27,12 +27,12 @@ func (s *session) create(h codec.Header, section []byte) error {
 	if err != nil {
 		return err
 	}
-	t, created, err := s.l.b.createTopic(m.Topic, m.Settings, "", "")
-	if err != nil {
-		return err
-	}
-	s.send(codec.AppendCreateReply(s.frame(), h.Correlation, codec.CreateReply{ID: t.ID(), Created: created, Settings: t.Settings()}))
-	return nil
+	return s.serve(h, func() (func(), error) {
+		t, created, err := s.l.b.createTopic(m.Topic, m.Settings, "", "")
+		return func() {
+			s.send(codec.AppendCreateReply(s.frame(), h.Correlation, codec.CreateReply{ID: t.ID(), Created: created, Settings: t.Settings()}))
+		}, err
+	})
 }
 
 func (s *session) describe(h codec.Header, section []byte) error {
@@ -74,14 +74,17 @@ func (s *session) alter(h codec.Header, section []byte) error {
 	if err != nil {
 		return err
 	}
-	t, err := s.l.b.topics.Alter(m.Topic, m.Settings, s.l.now.UnixMilli())
-	if err != nil {
-		return err
-	}
-	s.l.b.log.Info("topic altered", "topic", t.Name(), "partitions", t.Settings().Partitions, "overflow", t.Settings().Overflow,
-		"ring_bytes", t.Settings().RingBytes, "max_batch", t.Settings().MaxBatchBytes)
-	s.send(codec.AppendAlterReply(s.frame(), h.Correlation, codec.CreateReply{ID: t.ID(), Settings: t.Settings()}))
-	return nil
+	return s.serve(h, func() (func(), error) {
+		t, err := s.l.b.topics.Alter(m.Topic, m.Settings, time.Now().UnixMilli())
+		if err != nil {
+			return nil, err
+		}
+		s.l.b.log.Info("topic altered", "topic", t.Name(), "partitions", t.Settings().Partitions, "overflow", t.Settings().Overflow,
+			"ring_bytes", t.Settings().RingBytes, "max_batch", t.Settings().MaxBatchBytes)
+		return func() {
+			s.send(codec.AppendAlterReply(s.frame(), h.Correlation, codec.CreateReply{ID: t.ID(), Settings: t.Settings()}))
+		}, nil
+	})
 }
 
 func (s *session) delete(h codec.Header, section []byte) error {
@@ -89,12 +92,13 @@ func (s *session) delete(h codec.Header, section []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := s.l.b.topics.Delete(name, s.l.now.UnixMilli()); err != nil {
-		return err
-	}
-	s.l.b.log.Info("topic deleted", "topic", name)
-	s.send(codec.AppendDeleteReply(s.frame(), h.Correlation))
-	return nil
+	return s.serve(h, func() (func(), error) {
+		if err := s.l.b.topics.Delete(name, time.Now().UnixMilli()); err != nil {
+			return nil, err
+		}
+		s.l.b.log.Info("topic deleted", "topic", name)
+		return func() { s.send(codec.AppendDeleteReply(s.frame(), h.Correlation)) }, nil
+	})
 }
 
 func (s *session) purge(h codec.Header, section []byte) error {
@@ -114,13 +118,18 @@ func (s *session) purge(h codec.Header, section []byte) error {
 		}
 		parts = []*topic.Partition{p}
 	}
-	records := uint64(0)
-	for _, p := range parts {
-		records += p.Purge(s.l.now.UnixMilli())
-	}
-	s.l.b.log.Info("topic purged", "topic", t.Name(), "records", records)
-	s.send(codec.AppendPurgeReply(s.frame(), h.Correlation, records))
-	return nil
+	return s.serve(h, func() (func(), error) {
+		records := uint64(0)
+		for _, p := range parts {
+			n, err := p.Purge(time.Now().UnixMilli())
+			records += n
+			if err != nil {
+				return nil, err
+			}
+		}
+		s.l.b.log.Info("topic purged", "topic", t.Name(), "records", records)
+		return func() { s.send(codec.AppendPurgeReply(s.frame(), h.Correlation, records)) }, nil
+	})
 }
 
 func (s *session) stats(h codec.Header, section []byte) error {
@@ -135,12 +144,10 @@ func (s *session) producer(h codec.Header, section []byte) error {
 	if err := codec.ParseEmpty(h.Type, section); err != nil {
 		return err
 	}
-	id, err := s.l.b.producerIDs.next()
-	if err != nil {
-		return err
-	}
-	s.send(codec.AppendProducerReply(s.frame(), h.Correlation, codec.ProducerReply{ID: id}))
-	return nil
+	return s.serve(h, func() (func(), error) {
+		id, err := s.l.b.producerID()
+		return func() { s.send(codec.AppendProducerReply(s.frame(), h.Correlation, codec.ProducerReply{ID: id})) }, err
+	})
 }
 
 // Stats returns the broker's own figures; docs/PROTOCOL.md says what the names mean.

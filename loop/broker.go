@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/journal/vfs"
 	"github.com/lightio/lightq/topic"
 )
 
@@ -79,6 +80,16 @@ type Config struct {
 	Port          int    // 0: a free one
 	BothLoopbacks bool   // with Bind a loopback address: listen on 127.0.0.1 and ::1, same port
 
+	// DataDir is where topics are kept over a restart; empty: in memory alone. One broker at a time uses a directory.
+	DataDir string
+	// DiskReserve is the free space in bytes of its disk below which publishes to files are refused; 0: the larger of 1 GiB and 5%
+	// of the disk; negative: none.
+	DiskReserve int64
+	// FS is the file system of DataDir; default: the operating system's.
+	FS vfs.FS
+	// SyncWorkers and ReadWorkers are how many goroutines wait for the disk at a time; 0: the journal's defaults.
+	SyncWorkers, ReadWorkers int
+
 	// AdminUser and AdminPassword, when the password is set, must come with create_topic of the JSON admin protocol.
 	AdminUser, AdminPassword string
 
@@ -107,8 +118,7 @@ type Broker struct {
 	closings logLimit
 	memory   memory
 	loginsBy addressCount
-
-	producerIDs producerIDs
+	offload  *offloader // nil: nothing waits for a disk
 
 	mu     sync.Mutex
 	states map[*loopState]struct{} // every loop that has sessions
@@ -148,6 +158,12 @@ func NewBroker(cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	b.listeners = listeners
+	if err := b.openFiles(); err != nil {
+		for _, l := range listeners {
+			_ = l.Close()
+		}
+		return nil, err
+	}
 	sockets, err := newGnetReactor(gnetOptions{
 		Loops: cfg.Loops, ReadBufferBytes: readBufferBytes, onRing: b.onRing, Logger: cfg.Logger,
 	})
@@ -155,10 +171,40 @@ func NewBroker(cfg Config) (*Broker, error) {
 		for _, l := range listeners {
 			_ = l.Close()
 		}
-		return nil, fmt.Errorf("start event loops: %w", err)
+		return nil, errors.Join(fmt.Errorf("start event loops: %w", err), b.topics.Close())
 	}
 	b.reactor = mixedReactor{sockets: sockets, memory: newMemReactor(b.onRing), others: newNetReactor(netOptions{onRing: b.onRing})}
 	return b, nil
+}
+
+// openFiles loads what the data directory holds. The port is bound by then, and not served.
+func (b *Broker) openFiles() error {
+	if b.cfg.DataDir == "" {
+		return nil
+	}
+	fsys := b.cfg.FS
+	if fsys == nil {
+		fsys = vfs.OS{}
+	}
+	begun := time.Now()
+	told := begun
+	err := b.topics.OpenFiles(topic.FilesConfig{
+		FS: fsys, Dir: b.cfg.DataDir, Slabs: b.slabs, Log: b.log, DiskReserve: b.cfg.DiskReserve,
+		SyncWorkers: b.cfg.SyncWorkers, ReadWorkers: b.cfg.ReadWorkers,
+		OnRecover: func(done, total int) {
+			if now := time.Now(); now.Sub(told) >= time.Second {
+				told = now
+				b.log.Info("recovering", "partitions_done", done, "partitions", total, "percent", 100*done/total)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	topics, partitions := b.topics.Count()
+	b.log.Info("data directory open", "path", b.cfg.DataDir, "topics", topics, "partitions", partitions,
+		"took", time.Since(begun).Round(time.Millisecond).String())
+	return nil
 }
 
 // A mixedReactor serves sockets on event loops, connections in memory on a goroutine each, and any other net.Conn through
@@ -199,8 +245,8 @@ func (b *Broker) Addrs() []net.Addr {
 }
 
 // Serve accepts and serves until ctx ends, then drains: new work is refused, what is in flight is confirmed or
-// refused, consumers get what they have credit for, within Limits.Drain. It returns nil after a drain. Serve is
-// called once.
+// refused, consumers get what they have credit for, within Limits.Drain. Then what was published to files is synced. It returns
+// nil after a drain, or the error with which a file could not be closed. Serve is called once.
 func (b *Broker) Serve(ctx context.Context) error {
 	doors := make([]*acceptor, len(b.listeners))
 	for i, l := range b.listeners {
@@ -210,6 +256,9 @@ func (b *Broker) Serve(ctx context.Context) error {
 		})
 		d.opts.open = func(t transport) handler { return b.open(t, d) }
 		doors[i] = d
+	}
+	if b.topics.Stored() {
+		b.offload = newOffloader()
 	}
 	for _, d := range doors {
 		d.start()
@@ -228,7 +277,10 @@ func (b *Broker) Serve(ctx context.Context) error {
 	close(stop)
 	ticking.Wait()
 	b.reactor.Stop()
-	return nil
+	if b.offload != nil {
+		b.offload.stop()
+	}
+	return b.topics.Close()
 }
 
 // tickEvery is how often deadlines are looked at: a login deadline of 10 s may take 10.5.

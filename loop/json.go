@@ -67,6 +67,9 @@ type jsonStats struct {
 
 // readJSON handles the requests that have arrived, and reports whether to go on.
 func (s *session) readJSON() bool {
+	if s.asked > 0 {
+		return false // requests are answered in their order
+	}
 	b := s.t.Peek()
 	if len(b) == 0 {
 		return false
@@ -108,12 +111,54 @@ func (s *session) serveJSON(line []byte) {
 		return
 	}
 	s.loggedIn()
-	reply, err := s.answerJSON(&r)
+	if !s.l.b.waitsJSON(&r) {
+		s.replyJSON(&r, s.answerJSON)
+		return
+	}
+	// Nothing is read meanwhile, so that a client which has shut down its sending side is still there for the answer.
+	s.t.Pause()
+	err = s.offload(func() func() {
+		reply, err := s.answerJSON(&r)
+		return func() {
+			s.replyJSON(&r, func(*jsonRequest) (jsonReply, error) { return reply, err })
+			s.t.Resume()
+		}
+	})
+	if err != nil {
+		s.t.Resume()
+		s.replyJSON(&r, func(*jsonRequest) (jsonReply, error) { return jsonReply{}, err })
+	}
+}
+
+func (s *session) replyJSON(r *jsonRequest, answer func(*jsonRequest) (jsonReply, error)) {
+	reply, err := answer(r)
 	if err != nil {
 		reply = jsonError(err)
 	}
 	reply.Cmd = r.Cmd
 	s.sendJSON(reply)
+}
+
+// waitsJSON reports whether a request may wait for the disk, or costs milliseconds.
+func (b *Broker) waitsJSON(r *jsonRequest) bool {
+	if !b.topics.Stored() {
+		return false
+	}
+	if r.Cmd == "create_topic" {
+		return true
+	}
+	for _, name := range []string{r.Topic, partitionName(r.Topic)} {
+		if t, err := b.topics.Get(name); err == nil && t.SlowLogin() {
+			return true
+		}
+	}
+	return false
+}
+
+// partitionName is NAME of NAME_K, else the empty string.
+func partitionName(s string) string {
+	name, _, _ := cutPartition(s)
+	return name
 }
 
 func (s *session) answerJSON(r *jsonRequest) (jsonReply, error) {
@@ -139,7 +184,7 @@ func (s *session) createJSON(r *jsonRequest) (jsonReply, error) {
 	if r.BrokerType != "" {
 		storage, ok := codec.ParseStorage(r.BrokerType)
 		if !ok {
-			return jsonReply{}, codec.Errorf(codec.CodeInvalidSetting, "broker_type %q is unknown: queue and direct are", r.BrokerType)
+			return jsonReply{}, codec.Errorf(codec.CodeInvalidSetting, "broker_type %q is unknown: queue, direct, file and queue_file are", r.BrokerType)
 		}
 		settings.Storage = storage
 	}

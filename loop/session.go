@@ -35,7 +35,9 @@ type session struct {
 	last    *publishing // the handle of the previous publish frame
 
 	out    outbox
-	active fifo // subscriptions that may have something to take
+	active  fifo // what may have something to take
+	fetches map[*fetch]struct{}
+	asked   int // requests that are served away from the loop
 	dirty  bool // in loopState.dirty
 	paused bool // reading is paused: the peer does not read its control frames
 	held   bool // reading is paused: body waits for memory
@@ -79,15 +81,18 @@ type publishBody struct {
 	refused   bool  // found no memory: what is still to come is thrown away
 }
 
-// fifo is a queue of subscriptions; each is in it at most once, so handles bound it.
+// A deliverer may have something for the peer: a subscription, or a fetch.
+type deliverer interface{ deliver(s *session) }
+
+// fifo is a queue of deliverers; each is in it at most once, so handles and maxFetches bound it.
 type fifo struct {
-	list []*subscription
+	list []deliverer
 	head int
 }
 
 func (q *fifo) len() int { return len(q.list) - q.head }
 
-func (q *fifo) push(v *subscription) {
+func (q *fifo) push(v deliverer) {
 	if q.head > 0 && len(q.list) == cap(q.list) {
 		n := copy(q.list, q.list[q.head:])
 		clear(q.list[n:])
@@ -96,7 +101,7 @@ func (q *fifo) push(v *subscription) {
 	q.list = append(q.list, v)
 }
 
-func (q *fifo) pop() *subscription {
+func (q *fifo) pop() deliverer {
 	v := q.list[q.head]
 	q.list[q.head] = nil
 	q.head++
@@ -167,6 +172,9 @@ func (s *session) closed(err error) {
 		h.drop(s)
 	}
 	s.handles = nil
+	for f := range s.fetches {
+		f.drop()
+	}
 	s.held = false
 	s.body.release(&l.b.memory)
 	s.body = publishBody{}
@@ -373,7 +381,7 @@ func (s *session) dispatch(h codec.Header, body []byte) error {
 		case codec.TypeProducer:
 			return s.producer(h, section)
 		case codec.TypeFetch:
-			return codec.Errorf(codec.CodeNotYet, "%s is not built yet", h.Type)
+			return s.fetch(h, section)
 		}
 		if int(h.Type) < len(codec.Types) && codec.Types[h.Type].Reserved && h.Type != 0 {
 			return codec.Errorf(codec.CodeNotYet, "%s is not built yet", h.Type)
@@ -388,7 +396,7 @@ func served(t codec.Type) bool {
 	switch t {
 	case codec.TypeHello, codec.TypeCredit, codec.TypeHeartbeat, codec.TypeCreate, codec.TypeDescribe, codec.TypeOpen,
 		codec.TypeSubscribe, codec.TypeClose, codec.TypeList, codec.TypeAlter, codec.TypeDelete, codec.TypePurge, codec.TypeStats,
-		codec.TypeProducer:
+		codec.TypeProducer, codec.TypeFetch:
 		return true
 	}
 	return false
@@ -534,6 +542,9 @@ func (s *session) quit(closeAt time.Time) {
 		h.drop(s)
 		delete(s.handles, num)
 	}
+	for f := range s.fetches {
+		f.drop()
+	}
 	s.last = nil
 	s.markDirty()
 }
@@ -552,6 +563,7 @@ func (s *session) tick() {
 			s.failJSON("", codec.Errorf(codec.CodeLoginTimeout, "no request has come in time"))
 		}
 	case phaseReady:
+		s.tickFetches()
 		s.tickMemory()
 		if s.phase != phaseReady {
 			return
@@ -572,7 +584,7 @@ func (s *session) unfinished() bool {
 	if s.phase != phaseReady {
 		return false
 	}
-	if !s.out.empty() || s.active.len() > 0 {
+	if !s.out.empty() || s.active.len() > 0 || s.asked > 0 || len(s.fetches) > 0 {
 		return true
 	}
 	for _, h := range s.handles {

@@ -143,7 +143,7 @@ func (l *loopState) process() {
 	w := &l.work
 	// Wake-ups first: a consumer waits for its bytes, a producer has more to do anyway.
 	for _, cur := range w.wakes {
-		cur.Tag.(*subscription).ready()
+		cur.Tag.(interface{ ready() }).ready()
 	}
 	for i := range w.results {
 		r := &w.results[i]
@@ -198,6 +198,9 @@ func (l *loopState) goAway(drain time.Duration) {
 			s.send(codec.AppendGoAway(s.frame(), codec.GoAway{
 				Code: codec.CodeDraining, DrainMillis: uint32(drain.Milliseconds()), Reason: "the broker is stopping",
 			}))
+			for f := range s.fetches {
+				f.ready() // nothing is waited for any more
+			}
 		}
 	}
 }

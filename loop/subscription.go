@@ -45,6 +45,37 @@ func (s *session) subscribe(h codec.Header, section []byte) error {
 			return codec.Errorf(codec.CodeHandleInUse, "handle %d of this connection is subscribed to %s/%d already", other.num, m.Topic, m.Partition)
 		}
 	}
+	if m.From == codec.FromTime {
+		o := &opening{}
+		s.addHandle(h.Handle, o)
+		s.since(part, m.Value, func(begin codec.Offset, err error) {
+			if o.gone {
+				return
+			}
+			delete(s.handles, h.Handle)
+			if err == nil {
+				m.From, m.Value = codec.FromOffset, uint64(begin)
+				err = s.attach(h, m, t, part)
+			}
+			if err != nil {
+				s.reply(h.Correlation, h.Handle, err)
+			}
+		})
+		return nil
+	}
+	return s.attach(h, m, t, part)
+}
+
+// An opening keeps the number of a handle while the place where its subscription begins is looked up.
+type opening struct{ gone bool }
+
+func (o *opening) close(*session, uint32) error {
+	return codec.Errorf(codec.CodeUnknownHandle, "the handle's subscribe was not answered yet")
+}
+func (o *opening) drop(*session) { o.gone = true }
+
+// attach makes the subscription that a request asks for.
+func (s *session) attach(h codec.Header, m codec.Subscribe, t *topic.Topic, part *topic.Partition) error {
 	sub := &subscription{s: s, num: h.Handle, credit: int(m.CreditBytes)}
 	sub.cur.Tag = sub
 	start, high, begin, err := part.Attach(&sub.cur, s.l, m.Name, m.From, m.Value, s.l.now.UnixMilli())

@@ -38,8 +38,11 @@ type Taken struct {
 	Batches      []TakenBatch
 	Bytes        int // of all batches
 	Start, High  codec.Offset
-	AppendMillis int64 // of the first batch
+	Next         codec.Offset // of a sub subscription: of the record behind
+	AppendMillis int64        // of the first batch
 	Gap          codec.Gap
+	Reading      bool // nothing is there because the files are being read; the sink's Wake tells when they were
+	Failed       bool // nothing is there because the files could not be read; that is tried again
 }
 
 // A TakenBatch is a batch and one reference to its slab, which the taker releases when the bytes have left.

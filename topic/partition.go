@@ -515,6 +515,10 @@ func (c *core) take(cur *Cursor, t *Taken, maxBytes int) {
 		c.takeAssigned(cur, t, maxBytes)
 	} else {
 		c.takeNext(cur, t, maxBytes)
+		t.Next = cur.next
+		if d := cur.cold; d != nil && len(t.Batches) == 0 {
+			t.Reading, t.Failed = d.reading, d.failed
+		}
 	}
 	if len(t.Batches) > 0 || t.Gap.Next != 0 {
 		cur.progressMillis = c.now

@@ -238,6 +238,9 @@ func (r *Registry) Each(f func(*Topic) bool) {
 
 // Tick does for every partition what Partition.Tick does for one.
 func (r *Registry) Tick(stalledSinceMillis, nowMillis int64) {
+	if r.files != nil {
+		r.files.watchSpace()
+	}
 	r.Each(func(t *Topic) bool {
 		for _, p := range t.Partitions() {
 			p.Tick(stalledSinceMillis, nowMillis)

@@ -106,6 +106,12 @@ type settingsFile struct {
 	Overflow      string `json:"overflow,omitempty"`
 	RingBytes     uint64 `json:"ring_bytes,omitempty"`
 	MaxBatchBytes uint32 `json:"max_batch_bytes,omitempty"`
+
+	Sync            string `json:"sync,omitempty"`
+	SyncMillis      uint32 `json:"sync_millis,omitempty"`
+	RetentionBytes  uint64 `json:"retention_bytes,omitempty"`
+	RetentionMillis uint64 `json:"retention_millis,omitempty"`
+	SegmentBytes    uint64 `json:"segment_bytes,omitempty"`
 }
 
 func settingsToFile(s codec.TopicSettings) settingsFile {
@@ -118,6 +124,11 @@ func settingsToFile(s codec.TopicSettings) settingsFile {
 	if s.Overflow != 0 {
 		f.Overflow = s.Overflow.String()
 	}
+	if s.Sync != 0 {
+		f.Sync = s.Sync.String()
+	}
+	f.SyncMillis, f.SegmentBytes = s.SyncMillis, s.SegmentBytes
+	f.RetentionBytes, f.RetentionMillis = s.RetentionBytes, s.RetentionMillis
 	return f
 }
 
@@ -136,6 +147,13 @@ func settingsFromFile(f settingsFile) (codec.TopicSettings, error) {
 			return s, fmt.Errorf("overflow %q is unknown", clip(f.Overflow))
 		}
 	}
+	if f.Sync != "" {
+		if s.Sync, ok = codec.ParseSync(f.Sync); !ok {
+			return s, fmt.Errorf("sync %q is unknown", clip(f.Sync))
+		}
+	}
+	s.SyncMillis, s.SegmentBytes = f.SyncMillis, f.SegmentBytes
+	s.RetentionBytes, s.RetentionMillis = f.RetentionBytes, f.RetentionMillis
 	return s, nil
 }
 
@@ -147,6 +165,12 @@ func overlay(base, over codec.TopicSettings) codec.TopicSettings {
 		Overflow:      cmp.Or(over.Overflow, base.Overflow),
 		RingBytes:     cmp.Or(over.RingBytes, base.RingBytes),
 		MaxBatchBytes: cmp.Or(over.MaxBatchBytes, base.MaxBatchBytes),
+
+		Sync:            cmp.Or(over.Sync, base.Sync),
+		SyncMillis:      cmp.Or(over.SyncMillis, base.SyncMillis),
+		RetentionBytes:  cmp.Or(over.RetentionBytes, base.RetentionBytes),
+		RetentionMillis: cmp.Or(over.RetentionMillis, base.RetentionMillis),
+		SegmentBytes:    cmp.Or(over.SegmentBytes, base.SegmentBytes),
 	}
 }
 

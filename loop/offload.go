@@ -1,0 +1,79 @@
+package loop
+
+import (
+	"sync"
+
+	"github.com/lightio/lightq/codec"
+)
+
+const (
+	// offloadWorkers is how many requests that wait for the disk are served at once. The registry changes one topic at a time;
+	// the others look things up, or purge.
+	offloadWorkers = 4
+	// offloadQueue bounds the requests that wait for a worker. Beyond it they are refused.
+	offloadQueue = 4096
+)
+
+// An offloader runs what waits for the disk, away from the loops.
+type offloader struct {
+	jobs chan func()
+	wait sync.WaitGroup
+}
+
+func newOffloader() *offloader {
+	o := &offloader{jobs: make(chan func(), offloadQueue)}
+	for range offloadWorkers {
+		o.wait.Go(func() {
+			for job := range o.jobs {
+				job()
+			}
+		})
+	}
+	return o
+}
+
+// stop serves what is queued and ends the workers. Nobody may offload any more.
+func (o *offloader) stop() {
+	close(o.jobs)
+	o.wait.Wait()
+}
+
+// offload runs work on a worker, and then, on the session's loop, what it returns, unless the session has ended.
+func (s *session) offload(work func() func()) error {
+	l := s.l
+	job := func() {
+		then := work()
+		l.post(func() {
+			s.asked--
+			if s.phase == phaseReady || s.phase == phaseJSON {
+				then()
+			}
+		})
+	}
+	select {
+	case l.b.offload.jobs <- job:
+		s.asked++
+		return nil
+	default:
+		return codec.Errorf(codec.CodeQuota, "%d requests wait for the disk", offloadQueue)
+	}
+}
+
+// serve answers a request by what work returns. Where topics are stored work may wait for the disk, so it runs away from the loop
+// and must not touch the session; reply runs on it.
+func (s *session) serve(h codec.Header, work func() (reply func(), err error)) error {
+	if !s.l.b.topics.Stored() {
+		reply, err := work()
+		if err == nil {
+			reply()
+		}
+		return err
+	}
+	return s.offload(func() func() {
+		reply, err := work()
+		if err != nil {
+			return func() { s.reply(h.Correlation, h.Handle, err) }
+		}
+		return reply
+	})
+}
