@@ -156,10 +156,10 @@ func TestRun(t *testing.T) {
 		{"", failed, ExitCheckFailed, "", "check failed: look\n"},
 		{"", errors.New("plain"), ExitUsage, "", "plain: see lightq-test -help\n"},
 		{"", ErrInterrupted, ExitInterrupted, "", ""},
-		{"--output json", failed, ExitCheckFailed, `{"program":"lightq-test","error":{"exit":6,"reason":"check failed","fix":"look"}}` + "\n", "check failed: look\n"},
+		{"--output json", failed, ExitCheckFailed, `{"program":"lightq-test","error":{"code":"check_failed","message":"check failed","remedy":"look","exit":6}}` + "\n", "check failed: look\n"},
 		{"--output=json", Reported(failed), ExitCheckFailed, "", "check failed: look\n"},
 		{"--output json", Reported(nil), ExitDone, "", ""},
-		{"verb --output json --bad", nil, ExitUsage, `{"program":"lightq-test","error":{"exit":2,"reason":"unknown flag --bad","fix":"see lightq-test -help"}}` + "\n", "unknown flag --bad: see lightq-test -help\n"},
+		{"verb --output json --bad", nil, ExitUsage, `{"program":"lightq-test","error":{"code":"usage","message":"unknown flag --bad","remedy":"see lightq-test -help","exit":2}}` + "\n", "unknown flag --bad: see lightq-test -help\n"},
 		{"-n 10", nil, ExitUsage, "", "-n, --number \"10\": it must be a whole number from 1 to 9\n"},
 		{"--later x", nil, ExitNotYet, "", "not yet: --later (something) is not in this version\n"},
 		{"--later-switch", nil, ExitNotYet, "", "not yet: --later-switch (something) is not in this version\n"},
@@ -314,4 +314,50 @@ func TestWhenReaderGone(t *testing.T) {
 	}
 	shut(t, r)
 	<-gone // the test's own deadline is the limit
+}
+
+func TestRedrawn(t *testing.T) {
+	for _, tc := range []struct {
+		height, width int
+		want          string
+	}{
+		{0, 0, "one\x1b[K\nzwölf\x1b[K\n\x1b[J"},
+		{2, 80, "\x1b[2A\rone\x1b[K\nzwölf\x1b[K\n\x1b[J"},
+		{3, 3, "\x1b[3A\rone\x1b[K\nzwö\x1b[K\n\x1b[J"},
+	} {
+		if got := redrawn("one\nzwölf\n", tc.height, tc.width); got != tc.want {
+			t.Errorf("over %d lines, %d wide: %q, want %q", tc.height, tc.width, got, tc.want)
+		}
+	}
+	if Redraw(os.Stdin) != nil && !IsTerminal(os.Stdin) {
+		t.Error("it draws where there is no terminal")
+	}
+}
+
+func TestResult(t *testing.T) {
+	type object struct {
+		Name string `json:"name"`
+	}
+	list := Result{
+		JSON: []object{{"a<b"}, {"c"}}, Lines: []any{object{"a<b"}, object{"c"}},
+		Plain: [][]string{{"a<b", "1"}, {"c", "2"}}, Table: Line("two things:", "a<b c"),
+	}
+	one := Result{JSON: object{"x"}, Table: Line("x")}
+	for _, tc := range []struct {
+		res        Result
+		form, want string
+	}{
+		{list, "json", `[{"name":"a<b"},{"name":"c"}]` + "\n"},
+		{list, "jsonl", `{"name":"a<b"}` + "\n" + `{"name":"c"}` + "\n"},
+		{list, "plain", "a<b\t1\nc\t2\n"},
+		{list, "table", "two things:\na<b c\n"},
+		{one, "jsonl", `{"name":"x"}` + "\n"},
+		{one, "plain", ""},
+		{Result{JSON: list, Lines: []any{}}, "jsonl", ""}, // of nothing no line, and not the whole
+	} {
+		var out bytes.Buffer
+		if err := tc.res.Write(&out, tc.form); err != nil || out.String() != tc.want {
+			t.Errorf("%s: %q, %v, want %q", tc.form, out.String(), err, tc.want)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 // An ExitCode is a program's exit status. The numbers are part of the contract with scripts and never change.
@@ -23,17 +24,28 @@ const (
 
 var exitMeanings = []struct {
 	code    ExitCode
-	meaning string
+	name    string // for programs
+	meaning string // for people
 }{
-	{ExitDone, "all done"},
-	{ExitFailure, "failure"},
-	{ExitUsage, "wrong usage"},
-	{ExitUnreachable, "cannot connect or timed out"},
-	{ExitNotAllowed, "not allowed"},
-	{ExitNotFound, "not found"},
-	{ExitCheckFailed, "a check failed"},
-	{ExitNotYet, "not built yet"},
-	{ExitInterrupted, "interrupted"},
+	{ExitDone, "done", "all done"},
+	{ExitFailure, "failure", "failure"},
+	{ExitUsage, "usage", "wrong usage"},
+	{ExitUnreachable, "unreachable", "cannot connect or timed out"},
+	{ExitNotAllowed, "not_allowed", "not allowed"},
+	{ExitNotFound, "not_found", "not found"},
+	{ExitCheckFailed, "check_failed", "a check failed"},
+	{ExitNotYet, "not_yet", "not built yet"},
+	{ExitInterrupted, "interrupted", "interrupted"},
+}
+
+// String is the name of the class of failure.
+func (c ExitCode) String() string {
+	for _, m := range exitMeanings {
+		if m.code == c {
+			return m.name
+		}
+	}
+	return "exit_" + strconv.Itoa(int(c))
 }
 
 // An Error ends a program. Its text is one line.

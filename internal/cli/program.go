@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // Run runs a program with the arguments behind its name and returns its exit code. The command's functions return an Error,
@@ -57,7 +55,7 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, e.Error())
 	}
 	if jsonWanted(args) && !errors.Is(err, errReported) {
-		WriteJSON(stdout, failure{Program: root.Name(), Error: failureError{Exit: e.Exit, Reason: e.Text, Fix: e.Fix}})
+		WriteJSON(stdout, failureOf(root.Name(), e))
 	}
 	return int(e.Exit)
 }
@@ -80,67 +78,6 @@ func dashedTopic(root *cobra.Command, args []string) error {
 		}
 	}
 	return nil
-}
-
-// errReported marks an error whose program already printed its JSON object.
-var errReported = errors.New("the result is printed")
-
-// Reported marks err as told in a JSON object that is already on standard output, so that no second one follows.
-func Reported(err error) error {
-	if err == nil {
-		return nil
-	}
-	return reported{err}
-}
-
-type reported struct{ error }
-
-func (r reported) Unwrap() []error { return []error{r.error, errReported} }
-
-type failure struct {
-	Program string       `json:"program"`
-	Error   failureError `json:"error"`
-}
-
-type failureError struct {
-	Exit   ExitCode `json:"exit"`
-	Reason string   `json:"reason"`
-	Fix    string   `json:"fix,omitempty"`
-}
-
-// WriteJSON writes v as one JSON object on a line.
-func WriteJSON(w io.Writer, v any) {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v)
-}
-
-// jsonWanted looks for --output json, also on a command line that does not parse.
-func jsonWanted(args []string) bool {
-	for i, a := range args {
-		switch {
-		case a == "--":
-			return false
-		case a == "--output=json", a == "--output" && i+1 < len(args) && args[i+1] == "json":
-			return true
-		}
-	}
-	return false
-}
-
-// Output adds the flag --output. plain says what that form is; empty: the program has none.
-func Output(fs *pflag.FlagSet, p *string, plain string) {
-	c := Choice{Names: []string{"table", "json"}, Reason: map[string]*Error{
-		"jsonl": NotYet("--output jsonl is not in this version: use json"),
-		"plain": NotYet("--output plain is not in this version here: use table or json"),
-	}}
-	usage := "print results as table or json"
-	if plain != "" {
-		c.Names = append(c.Names, "plain")
-		delete(c.Reason, "plain")
-		usage = "print results as table, json or plain (" + plain + ")"
-	}
-	Choose(fs, p, "output", "", "table", c, "FORMAT", usage)
 }
 
 // prepare makes every command of a program alike: flags in the order in which they were added, and no arguments where the

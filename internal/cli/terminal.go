@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -77,4 +78,40 @@ func WhenReaderGone(w *os.File, f func()) {
 			return
 		}
 	}()
+}
+
+// Redraw returns a function that writes a text of several lines over the last one it wrote. It returns nil where w is not a
+// terminal. A line that is wider than the terminal is cut, so that it is one line there too.
+func Redraw(w *os.File) func(text string) error {
+	if !IsTerminal(w) {
+		return nil
+	}
+	height := 0
+	return func(text string) error {
+		width := 0
+		if size, err := unix.IoctlGetWinsize(int(w.Fd()), unix.TIOCGWINSZ); err == nil {
+			width = int(size.Col)
+		}
+		s := redrawn(text, height, width)
+		height = strings.Count(text, "\n")
+		_, err := w.WriteString(s)
+		return err
+	}
+}
+
+// redrawn is a text of lines with the control sequences that put it over height lines above the cursor. width 0: unknown.
+func redrawn(text string, height, width int) string {
+	var b strings.Builder
+	if height > 0 {
+		b.WriteString("\x1b[" + strconv.Itoa(height) + "A\r")
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if runes := []rune(line); width > 0 && len(runes) > width {
+			line = string(runes[:width])
+		}
+		b.WriteString(line + "\x1b[K\n")
+	}
+	b.WriteString("\x1b[J")
+	return b.String()
 }

@@ -23,7 +23,9 @@ import (
 )
 
 // Broker runs lightq-broker.
-func Broker(args []string) int {
+func Broker(args []string) int { return cli.Run(brokerCommand(), args, os.Stdout, os.Stderr) }
+
+func brokerCommand() *cobra.Command {
 	var f brokerFlags
 	root := &cobra.Command{
 		Use:   "lightq-broker",
@@ -57,7 +59,7 @@ standard error.`,
 	root.AddCommand(serve, healthcheckCommand(), versionCommand(),
 		cli.LaterVerb("config", "check and show the configuration"),
 		cli.LaterVerb("debug", "profiles and bundles of a running broker"))
-	return cli.Run(root, args, os.Stdout, os.Stderr)
+	return root
 }
 
 type brokerFlags struct {

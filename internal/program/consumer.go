@@ -21,7 +21,9 @@ import (
 )
 
 // Consumer runs lightq-consumer.
-func Consumer(args []string) int {
+func Consumer(args []string) int { return cli.Run(consumerCommand(), args, os.Stdout, os.Stderr) }
+
+func consumerCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lightq-consumer",
 		Short: "Receives and measures, or with --print prints records.",
@@ -52,7 +54,7 @@ printed or counted it is lost for the group: this version has no acknowledgement
 	}
 	consumeOn(bench, "bench")
 	root.AddCommand(consume, bench)
-	return cli.Run(root, args, os.Stdout, os.Stderr)
+	return root
 }
 
 type consumerFlags struct {
@@ -97,8 +99,8 @@ func (f *consumerFlags) run() error {
 	switch {
 	case f.verb == "bench" && f.print:
 		return cli.Usagef("--print prints records, and the verb bench measures: use one of them")
-	case reader && f.output == "json":
-		return cli.Usagef("--output json is the form of the measuring receiver's report: with --print standard output is for the records")
+	case reader && cli.IsJSON(f.output):
+		return cli.Usagef("--output %s is the form of the measuring receiver's report: with --print standard output is for the records", f.output)
 	}
 	if f.group != "" {
 		if err := topic.CheckGroupName(f.group); err != nil {
@@ -236,7 +238,7 @@ func (f *consumerFlags) measure(ctx context.Context, c *client.Client, start cli
 			rep.Error = err.Error()
 		}
 	}
-	if f.output == "json" {
+	if cli.IsJSON(f.output) {
 		cli.WriteJSON(os.Stdout, rep)
 		return cli.Reported(err)
 	}

@@ -16,8 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The verbs of lightq-topic that show and change nothing: list, describe, stats. Their plain form is for scripts: no header, no
-// commas in numbers, a tab between fields.
+// The verbs of lightq-topic that show and change nothing are here, list and describe, and in stats.go.
 
 func listCommand() *cobra.Command {
 	var f clientFlags
@@ -49,25 +48,20 @@ func (f *clientFlags) list(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return err
 	}
-	switch f.output {
-	case "json":
-		res := listJSON{Program: f.program, Topics: []entryJSON{}}
-		for _, t := range topics {
-			res.Topics = append(res.Topics, entryJSON{Topic: t.Name, ID: hex.EncodeToString(t.ID[:]), Settings: settingsOf(t.Settings)})
-		}
-		cli.WriteJSON(os.Stdout, res)
-		return nil
-	case "plain":
-		for _, t := range topics {
-			fmt.Println(t.Name)
-		}
-		return nil
-	}
-	if len(topics) == 0 {
+	if len(topics) == 0 && f.output == "table" {
 		fmt.Fprintln(os.Stderr, "no topics: create one with: lightq-topic -t orders -n 1"+cli.ServerFlag(f.server))
 		return nil
 	}
-	return writeTopics(os.Stdout, topics)
+	all := listJSON{Program: f.program, Topics: []entryJSON{}}
+	res := cli.Result{Lines: []any{}, Table: func(w io.Writer) error { return writeTopics(w, topics) }}
+	for _, t := range topics {
+		e := entryJSON{Topic: t.Name, ID: hex.EncodeToString(t.ID[:]), Settings: settingsOf(t.Settings)}
+		all.Topics = append(all.Topics, e)
+		res.Lines = append(res.Lines, e)
+		res.Plain = append(res.Plain, []string{t.Name})
+	}
+	res.JSON = all
+	return res.Print(f.output)
 }
 
 func writeTopics(w io.Writer, topics []codec.TopicEntry) error {
@@ -92,15 +86,7 @@ func describeCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				switch f.output {
-				case "json":
-					cli.WriteJSON(os.Stdout, descriptionOf(f.program, f.topic, d))
-					return nil
-				case "plain":
-					writePartitions(os.Stdout, d)
-					return nil
-				}
-				return writeDescription(os.Stdout, f.topic, d)
+				return f.description(d).Print(f.output)
 			})
 		},
 	}
@@ -146,161 +132,34 @@ func writeDescription(w io.Writer, topic string, d client.Description) error {
 	return t.Flush()
 }
 
-func writePartitions(w io.Writer, d client.Description) {
-	for i := range d.Partitions {
-		fmt.Fprint(w, i)
-		for _, c := range partitionColumns {
-			fmt.Fprint(w, "\t", c.value(&d.Partitions[i]))
-		}
-		fmt.Fprintln(w)
-	}
-}
-
 type descriptionJSON struct {
-	Program    string              `json:"program"`
-	Topic      string              `json:"topic"`
-	ID         string              `json:"id"`
-	Settings   settingsJSON        `json:"settings"`
-	Partitions []map[string]uint64 `json:"partitions"` // partition, and the columns
+	Program    string            `json:"program"`
+	Topic      string            `json:"topic"`
+	ID         string            `json:"id"`
+	Settings   settingsJSON      `json:"settings"`
+	Partitions []partitionCounts `json:"partitions"`
 }
 
-func descriptionOf(program, topic string, d client.Description) descriptionJSON {
-	j := descriptionJSON{Program: program, Topic: topic, ID: hex.EncodeToString(d.ID[:]), Settings: settingsOf(d.Settings)}
+// partitionCounts are the partition's number and the columns.
+type partitionCounts map[string]uint64
+
+// description is what describe prints.
+func (f *clientFlags) description(d client.Description) cli.Result {
+	all := descriptionJSON{Program: f.program, Topic: f.topic, ID: hex.EncodeToString(d.ID[:]), Settings: settingsOf(d.Settings)}
+	res := cli.Result{Lines: []any{}, Table: func(w io.Writer) error { return writeDescription(w, f.topic, d) }}
 	for i := range d.Partitions {
-		p := map[string]uint64{"partition": uint64(i)}
+		p := partitionCounts{"partition": uint64(i)}
+		line := map[string]any{"topic": f.topic, "partition": i}
+		row := []string{strconv.Itoa(i)}
 		for _, c := range partitionColumns {
-			p[c.name] = c.value(&d.Partitions[i])
+			n := c.value(&d.Partitions[i])
+			p[c.name], line[c.name] = n, n
+			row = append(row, strconv.FormatUint(n, 10))
 		}
-		j.Partitions = append(j.Partitions, p)
+		all.Partitions = append(all.Partitions, p)
+		res.Lines = append(res.Lines, line)
+		res.Plain = append(res.Plain, row)
 	}
-	return j
-}
-
-func statsCommand() *cobra.Command {
-	var f clientFlags
-	cmd := &cobra.Command{
-		Use: "stats", Short: "counts of a topic; without -t those of the broker",
-		Long: `Prints counts of a topic: first those of the original, under its names, then further ones. They count since the topic was
-created, or the broker was started. Without -t it prints the broker's own.`,
-		Example: "  lightq-topic stats -t orders\n  lightq-topic stats --output json",
-	}
-	f.add(cmd.Flags(), "lightq-topic")
-	cmd.Flags().Lookup("topic").Usage = "the topic; unset: the broker"
-	cmd.Flags().Lookup("topic").DefValue = ""
-	cli.Later(cmd.Flags(), "watch", "", "", "print them again and again")
-	f.addLast(cmd.Flags(), "a name and a value on each line")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return f.withClient(func(ctx context.Context, c *client.Client) error {
-			if !cli.Given(cmd.Flags(), "topic") {
-				return f.brokerStats(ctx, c)
-			}
-			return f.topicStats(ctx, c)
-		})
-	}
-	return cmd
-}
-
-type brokerStatsJSON struct {
-	Program string            `json:"program"`
-	Broker  string            `json:"broker"`
-	Stats   map[string]uint64 `json:"stats"`
-}
-
-func (f *clientFlags) brokerStats(ctx context.Context, c *client.Client) error {
-	stats, err := c.Stats(ctx)
-	if err != nil {
-		return err
-	}
-	if f.output == "json" {
-		res := brokerStatsJSON{Program: f.program, Broker: f.server, Stats: map[string]uint64{}}
-		for _, s := range stats {
-			res.Stats[s.Name] = s.Value
-		}
-		cli.WriteJSON(os.Stdout, res)
-		return nil
-	}
-	return f.writeStats(os.Stdout, "broker "+f.server, stats)
-}
-
-// topicStats are the counts of one topic. The first eight are the original's.
-type topicStats struct {
-	Program           string `json:"program"`
-	Topic             string `json:"topic"`
-	TopicType         string `json:"topic_type"`
-	QueueSize         uint64 `json:"queue_size"`
-	MessagesReceived  uint64 `json:"messages_received"`
-	MessagesSent      uint64 `json:"messages_sent"`
-	PublishersCount   uint64 `json:"publishers_count"`
-	SubscribersCount  uint64 `json:"subscribers_count"`
-	TotalBytesWritten uint64 `json:"total_bytes_written"`
-	TotalBytesRead    uint64 `json:"total_bytes_read"`
-	Partitions        uint64 `json:"partitions"`
-	RecordsKept       uint64 `json:"records_kept"`
-	BytesKept         uint64 `json:"bytes_kept"`
-	DroppedUnread     uint64 `json:"dropped_unread"`
-}
-
-func statsOf(program, topic string, d client.Description) topicStats {
-	s := topicStats{Program: program, Topic: topic, TopicType: d.Settings.Storage.String(), Partitions: uint64(len(d.Partitions))}
-	for i := range d.Partitions {
-		p := &d.Partitions[i]
-		s.MessagesReceived += p.RecordsIn
-		s.MessagesSent += p.RecordsOut
-		s.PublishersCount += uint64(p.Publishers)
-		s.SubscribersCount += uint64(p.Subscriptions)
-		s.TotalBytesWritten += p.BytesIn
-		s.TotalBytesRead += p.BytesOut
-		s.RecordsKept += uint64(p.High - p.Start)
-		s.BytesKept += p.Bytes
-		s.QueueSize += p.QueueSize
-		s.DroppedUnread += p.DroppedUnread
-	}
-	return s
-}
-
-func (f *clientFlags) topicStats(ctx context.Context, c *client.Client) error {
-	d, err := c.Describe(ctx, f.topic)
-	if err != nil {
-		return err
-	}
-	s := statsOf(f.program, f.topic, d)
-	if f.output == "json" {
-		cli.WriteJSON(os.Stdout, s)
-		return nil
-	}
-	stats := []codec.Stat{
-		{Name: "queue_size", Value: s.QueueSize},
-		{Name: "messages_received", Value: s.MessagesReceived},
-		{Name: "messages_sent", Value: s.MessagesSent},
-		{Name: "publishers_count", Value: s.PublishersCount},
-		{Name: "subscribers_count", Value: s.SubscribersCount},
-		{Name: "total_bytes_written", Value: s.TotalBytesWritten},
-		{Name: "total_bytes_read", Value: s.TotalBytesRead},
-		{Name: "partitions", Value: s.Partitions},
-		{Name: "records_kept", Value: s.RecordsKept},
-		{Name: "bytes_kept", Value: s.BytesKept},
-		{Name: "dropped_unread", Value: s.DroppedUnread},
-	}
-	if f.output == "plain" {
-		fmt.Printf("topic_type\t%s\n", s.TopicType)
-	}
-	return f.writeStats(os.Stdout, f.topic+": "+settingsText(d.Settings, true), stats)
-}
-
-func (f *clientFlags) writeStats(w io.Writer, head string, stats []codec.Stat) error {
-	if f.output == "plain" {
-		for _, s := range stats {
-			fmt.Fprintf(w, "%s\t%s\n", s.Name, strconv.FormatUint(s.Value, 10))
-		}
-		return nil
-	}
-	fmt.Fprintln(w, head)
-	width := 0
-	for _, s := range stats {
-		width = max(width, len(s.Name))
-	}
-	for _, s := range stats {
-		fmt.Fprintf(w, "  %-*s  %s\n", width, s.Name, cli.Thousands(int64(s.Value)))
-	}
-	return nil
+	res.JSON = all
+	return res
 }

@@ -31,7 +31,7 @@ not across it.`,
 	cli.Deny(fs, "storage", "s", "KIND", "the storage cannot be changed", &cli.Error{
 		Exit: cli.ExitUsage, Text: "-s, --storage: a topic keeps the storage it was created with", Fix: "create another topic",
 	})
-	f.addLast(fs, "")
+	f.addLast(fs, "altered or unchanged, the topic, and its settings as name=value")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if f.settings() == (client.TopicSettings{}) {
 			return cli.Usagef("nothing to alter: give one or more of -n, --overflow, --ring-bytes and --max-batch")
@@ -82,19 +82,23 @@ func (f *topicFlags) alter(ctx context.Context, c *client.Client) error {
 	}
 	old := before.Settings
 	changes := changesOf(old, now)
-	switch {
-	case f.output == "json":
-		cli.WriteJSON(os.Stdout, alteredJSON{
-			Program: f.program, Topic: f.topic, Altered: len(changes) > 0, Old: settingsOf(old), Settings: settingsOf(now),
-		})
-	case len(changes) == 0:
-		fmt.Printf("%s unchanged: %s\n", f.topic, settingsText(now, true))
-	default:
+	word, line := "unchanged", f.topic+" unchanged: "+settingsText(now, true)
+	if len(changes) > 0 {
 		var text []string
 		for _, c := range changes {
 			text = append(text, c.name+" "+c.old+" → "+c.now)
 		}
-		fmt.Printf("altered %s: %s\n", f.topic, strings.Join(text, ", "))
+		word, line = "altered", "altered "+f.topic+": "+strings.Join(text, ", ")
+	}
+	err = cli.Result{
+		JSON: alteredJSON{
+			Program: f.program, Topic: f.topic, Altered: len(changes) > 0, Old: settingsOf(old), Settings: settingsOf(now),
+		},
+		Plain: [][]string{append([]string{word, f.topic}, settingsPlain(now)...)},
+		Table: cli.Line(line),
+	}.Print(f.output)
+	if err != nil {
+		return err
 	}
 	if now.Partitions > old.Partitions {
 		fmt.Fprintf(os.Stderr, "keys are spread over %s now: the order of a key's records holds before and after this change, not across it\n",
@@ -123,7 +127,7 @@ func deleteCommand() *cobra.Command {
 	fs := cmd.Flags()
 	f.clientFlags.add(fs, "lightq-topic")
 	cli.Bool(fs, &yes, "yes", "", "do not ask")
-	f.addLast(fs, "")
+	f.addLast(fs, "deleted and the topic")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if err := named(fs, "delete"); err != nil {
 			return err
@@ -179,12 +183,11 @@ func (f *topicFlags) delete(ctx context.Context, c *client.Client) error {
 	if err := c.Delete(ctx, f.topic); err != nil {
 		return err
 	}
-	if f.output == "json" {
-		cli.WriteJSON(os.Stdout, deletedJSON{Program: f.program, Topic: f.topic, Deleted: true})
-		return nil
-	}
-	fmt.Println("deleted", f.topic)
-	return nil
+	return cli.Result{
+		JSON:  deletedJSON{Program: f.program, Topic: f.topic, Deleted: true},
+		Plain: [][]string{{"deleted", f.topic}},
+		Table: cli.Line("deleted " + f.topic),
+	}.Print(f.output)
 }
 
 func purgeCommand() *cobra.Command {
@@ -199,7 +202,7 @@ told the gap.`,
 	fs := cmd.Flags()
 	f.clientFlags.add(fs, "lightq-topic")
 	cli.Int(fs, &partition, "partition", "", 0, 0, maxPartitions, "this partition alone, counted from 0; unset: all")
-	f.addLast(fs, "")
+	f.addLast(fs, "purged, the topic, the partition or all, and the records")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if err := named(fs, "purge"); err != nil {
 			return err
@@ -226,15 +229,15 @@ func (f *topicFlags) purge(ctx context.Context, c *client.Client, partition int)
 		return err
 	}
 	res := purgedJSON{Program: f.program, Topic: f.topic, Purged: n}
-	what := f.topic
+	what, where := f.topic, "all"
 	if partition != client.AllPartitions {
 		res.Partition = &partition
-		what += " partition " + strconv.Itoa(partition)
+		where = strconv.Itoa(partition)
+		what += " partition " + where
 	}
-	if f.output == "json" {
-		cli.WriteJSON(os.Stdout, res)
-		return nil
-	}
-	fmt.Printf("purged %s: %s\n", what, cli.Plural(int64(n), "record"))
-	return nil
+	return cli.Result{
+		JSON:  res,
+		Plain: [][]string{{"purged", f.topic, where, strconv.FormatUint(n, 10)}},
+		Table: cli.Line("purged " + what + ": " + cli.Plural(int64(n), "record")),
+	}.Print(f.output)
 }

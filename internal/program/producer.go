@@ -20,7 +20,9 @@ import (
 )
 
 // Producer runs lightq-producer.
-func Producer(args []string) int {
+func Producer(args []string) int { return cli.Run(producerCommand(), args, os.Stdout, os.Stderr) }
+
+func producerCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lightq-producer",
 		Short: "Generates load, or with -f publishes lines.",
@@ -48,7 +50,7 @@ If nobody is attached to a topic in memory, the load generator waits up to 2 s f
 	}
 	produceOn(bench, "bench")
 	root.AddCommand(publish, bench)
-	return cli.Run(root, args, os.Stdout, os.Stderr)
+	return root
 }
 
 type producerFlags struct {
@@ -187,7 +189,7 @@ func (f *producerFlags) load(ctx context.Context, c *client.Client, d client.Des
 			cli.Thousands(rep.Total.Sent-rep.Total.Confirmed), cli.Thousands(rep.Total.Sent))
 		rep.Error = err.Error()
 	}
-	if f.output == "json" {
+	if cli.IsJSON(f.output) {
 		cli.WriteJSON(os.Stdout, rep)
 		return cli.Reported(err)
 	}
@@ -355,7 +357,7 @@ func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.
 		err = f.explain(err)
 		res.Error = err.Error()
 	}
-	if f.output == "json" {
+	if cli.IsJSON(f.output) {
 		cli.WriteJSON(os.Stdout, res)
 		return cli.Reported(err)
 	}

@@ -16,7 +16,9 @@ import (
 )
 
 // Topic runs lightq-topic.
-func Topic(args []string) int {
+func Topic(args []string) int { return cli.Run(topicCommand(), args, os.Stdout, os.Stderr) }
+
+func topicCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lightq-topic",
 		Short: "Creates topics, shows them, changes and deletes them.",
@@ -46,7 +48,7 @@ the same settings is no error; what is not given on the command line is not comp
 	} {
 		root.AddCommand(cli.LaterVerb(v[0], v[1]))
 	}
-	return cli.Run(root, args, os.Stdout, os.Stderr)
+	return root
 }
 
 // topicFlags are those that name a topic's settings.
@@ -73,7 +75,7 @@ func createOn(cmd *cobra.Command) {
 	}, "KIND", "storage: queue, file, direct or queue_file; memory and disk mean queue and file (default queue)")
 	cli.Int(fs, &f.partitions, "partitions", "n", 0, 1, maxPartitions, "partitions (default 1)")
 	f.addSettings(fs, "(default block)", "(default 64MiB)", "(default 1048588)")
-	f.addLast(fs, "")
+	f.addLast(fs, "created or exists, the topic, and its settings as name=value")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		ctx, stop := cli.Interruptible(context.Background())
 		defer stop()
@@ -127,25 +129,28 @@ func (f *topicFlags) create(ctx context.Context) error {
 		}
 		return f.explainCreate(err)
 	}
-	if f.output == "json" {
-		cli.WriteJSON(os.Stdout, createdJSON{
-			Program: f.program, Topic: f.topic, Created: reply.Created, ID: hex.EncodeToString(reply.ID[:]), Settings: settingsOf(reply.Settings),
-		})
-		return nil
+	return f.created(reply.Created, reply.ID, reply.Settings).Print(f.output)
+}
+
+// created is what create prints.
+func (f *topicFlags) created(created bool, id [16]byte, s client.TopicSettings) cli.Result {
+	word, lines := "exists", []string{f.topic + " exists, unchanged: " + settingsText(s, false)}
+	if created {
+		word, lines = "created", []string{"created " + f.topic + ": " + settingsText(s, false)}
+		switch s.Storage {
+		case codec.StorageQueue:
+			lines = append(lines, "memory: contents are lost when the broker stops")
+		case codec.StorageDirect:
+			lines = append(lines, "direct: nothing is kept, a record goes to those who are attached when it comes")
+		}
 	}
-	what := settingsText(reply.Settings, false)
-	if !reply.Created {
-		fmt.Printf("%s exists, unchanged: %s\n", f.topic, what)
-		return nil
+	return cli.Result{
+		JSON: createdJSON{
+			Program: f.program, Topic: f.topic, Created: created, ID: hex.EncodeToString(id[:]), Settings: settingsOf(s),
+		},
+		Plain: [][]string{append([]string{word, f.topic}, settingsPlain(s)...)},
+		Table: cli.Line(lines...),
 	}
-	fmt.Printf("created %s: %s\n", f.topic, what)
-	switch reply.Settings.Storage {
-	case codec.StorageQueue:
-		fmt.Println("memory: contents are lost when the broker stops")
-	case codec.StorageDirect:
-		fmt.Println("direct: nothing is kept, a record goes to those who are attached when it comes")
-	}
-	return nil
 }
 
 func (f *topicFlags) explainCreate(err error) error {
@@ -169,6 +174,14 @@ func settingsText(s client.TopicSettings, all bool) string {
 		text += ", max-batch=" + cli.FormatSize(uint64(s.MaxBatchBytes))
 	}
 	return text
+}
+
+// settingsPlain are a topic's settings for scripts, a field each.
+func settingsPlain(s client.TopicSettings) []string {
+	return []string{
+		"storage=" + s.Storage.String(), fmt.Sprintf("partitions=%d", s.Partitions), "overflow=" + s.Overflow.String(),
+		fmt.Sprintf("ring_bytes=%d", s.RingBytes), fmt.Sprintf("max_batch_bytes=%d", s.MaxBatchBytes),
+	}
 }
 
 type createdJSON struct {
