@@ -195,7 +195,7 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	p.cmd = exec.Command(path, args[3:]...)
 	p.cmd.Dir = ts.Getenv("WORK")
 	p.cmd.Env = os.Environ()
-	for _, name := range []string{"PATH", "BROKER", "LIGHTQ_ADMIN_PASSWORD"} {
+	for _, name := range []string{"PATH", "BROKER", "LIGHTQ_ADMIN_PASSWORD", "LIGHTQ_CONFIG", "LIGHTQ_LOG_LEVEL", "LIGHTQ_PORT"} {
 		p.cmd.Env = append(p.cmd.Env, name+"="+ts.Getenv(name))
 	}
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr

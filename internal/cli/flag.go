@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -17,18 +18,24 @@ import (
 
 // A value is a pflag.Value made of functions.
 type value struct {
-	kind   string // what help shows for it
-	parse  func(string) error
-	show   func() string
-	given  bool
-	secret bool // no error repeats it
+	kind     string // what help shows for it
+	parse    func(string) error
+	show     func() string
+	secret   bool     // no error repeats it
+	lineOnly bool     // the command line alone may give it
+	answer   *Error   // what a flag answers that is not in this version, or not for this command
+	words    []string // all that it takes, where that is a list; for completion
+
+	given  bool   // on the command line
+	text   string // as it was given there
+	source Source
 }
 
 func (v *value) Set(s string) error {
 	if v.given {
 		return errors.New("the flag is given twice")
 	}
-	v.given = true
+	v.given, v.text, v.source = true, s, Source{FromLine, "the command line"}
 	return v.parse(s)
 }
 
@@ -39,7 +46,7 @@ func add(fs *pflag.FlagSet, v *value, name, short, usage string) *pflag.Flag {
 	return fs.VarPF(v, name, short, usage)
 }
 
-// Given reports whether the command line has the flag.
+// Given reports whether the flag has a value that is not its default: on the command line, in the environment or in a file.
 func Given(fs *pflag.FlagSet, name string) bool {
 	f := fs.Lookup(name)
 	return f != nil && f.Changed
@@ -167,7 +174,7 @@ func Bool(fs *pflag.FlagSet, p *bool, name, short, usage string) {
 	f := add(fs, &value{kind: "bool", show: func() string { return strconv.FormatBool(*p) }, parse: func(s string) error {
 		b, err := strconv.ParseBool(s)
 		if err != nil {
-			return errors.New("it takes no value")
+			return errors.New("it must be true or false")
 		}
 		*p = b
 		return nil
@@ -184,7 +191,7 @@ type Choice struct {
 // Choose adds a flag that takes one of a few words.
 func Choose(fs *pflag.FlagSet, p *string, name, short, value_ string, c Choice, kind, usage string) {
 	*p = value_
-	add(fs, &value{kind: kind, show: func() string { return *p }, parse: func(s string) error {
+	add(fs, &value{kind: kind, words: c.Names, show: func() string { return *p }, parse: func(s string) error {
 		if e := c.Reason[s]; e != nil {
 			return e
 		}
@@ -198,7 +205,7 @@ func Choose(fs *pflag.FlagSet, p *string, name, short, value_ string, c Choice, 
 
 // Deny adds a flag that is refused with a fixed answer whatever its value is. With kind "" it takes no value.
 func Deny(fs *pflag.FlagSet, name, short, kind, usage string, answer *Error) {
-	v := &value{kind: kind, show: func() string { return "" }, parse: func(string) error { return answer }}
+	v := &value{kind: kind, answer: answer, show: func() string { return "" }, parse: func(string) error { return answer }}
 	if kind == "" {
 		v.kind = "bool"
 	}
@@ -229,12 +236,12 @@ func Off(fs *pflag.FlagSet, name, usage string) {
 }
 
 // flagError turns an error of the flag parser into an Error of one line.
-func flagError(program string, err error) error {
+func flagError(cmd *cobra.Command, err error) error {
 	var e *Error
 	if errors.As(err, &e) {
 		return e
 	}
-	see := "see " + program + " -help"
+	see := "see " + cmd.CommandPath() + " -help"
 	var invalid *pflag.InvalidValueError
 	var missing *pflag.ValueRequiredError
 	var unknown *pflag.NotExistError
@@ -250,6 +257,11 @@ func flagError(program string, err error) error {
 	case errors.As(err, &unknown):
 		if short := unknown.GetSpecifiedShortnames(); short != "" {
 			return &Error{Exit: ExitUsage, Text: fmt.Sprintf("unknown flag -%s in -%s", unknown.GetSpecifiedName(), short), Fix: see}
+		}
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := nearest(unknown.GetSpecifiedName(), names); near != "" {
+			see = "did you mean --" + near + "?"
 		}
 		return &Error{Exit: ExitUsage, Text: "unknown flag --" + unknown.GetSpecifiedName(), Fix: see}
 	}

@@ -142,8 +142,3 @@ func jsonWanted(args []string) bool {
 	}
 	return IsJSON(form)
 }
-
-// Variable is the name of the environment variable that stands for a flag.
-func Variable(flag string) string {
-	return "LIGHTQ_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}

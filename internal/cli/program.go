@@ -25,7 +25,7 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetHelpFunc(help)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagError(root.Name(), err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagError(cmd, err) })
 	root.InitDefaultCompletionCmd()
 	prepare(root)
 
@@ -90,9 +90,36 @@ func prepare(cmd *cobra.Command) {
 	if cmd.Args == nil {
 		cmd.Args = noArgs
 	}
+	if run := cmd.RunE; run != nil && !cmd.DisableFlagParsing {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := applySources(cmd); err != nil {
+				return err
+			}
+			return nameSources(cmd.Flags(), run(cmd, args))
+		}
+	}
 	for _, c := range cmd.Commands() {
 		prepare(c)
 	}
+}
+
+// applySources gives the flags that are not on the command line their values from the environment and from a file.
+func applySources(cmd *cobra.Command) error {
+	fs := cmd.Flags()
+	if err := applyEnvironment(fs, cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	f := fs.Lookup(ConfigFlag)
+	if f == nil || !f.Changed {
+		return nil
+	}
+	if v, ok := f.Value.(*value); !ok || v.answer != nil {
+		return nil
+	}
+	if err := applyFile(fs, f.Value.String()); err != nil {
+		return err
+	}
+	return errors.Join(applyEnvironment(fs, io.Discard), applyLine(fs))
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {
@@ -112,6 +139,9 @@ func noArgs(cmd *cobra.Command, args []string) error {
 			}
 		}
 		e.Fix = "verbs are " + strings.Join(verbs, " ")
+		if near := nearest(args[0], verbs); near != "" {
+			e.Fix = "did you mean " + near + "?"
+		}
 	default:
 		e.Fix = "see " + cmd.CommandPath() + " -help"
 	}

@@ -2,4 +2,7 @@ package cli
 
 import "golang.org/x/sys/unix"
 
-const getTermios = unix.TIOCGETA
+const (
+	getTermios = unix.TIOCGETA
+	setTermios = unix.TIOCSETA
+)

@@ -2,7 +2,6 @@ package program
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,14 +55,15 @@ standard error.`,
 	var onServe brokerFlags
 	onServe.add(serve.Flags())
 	serve.RunE = func(cmd *cobra.Command, _ []string) error { return onServe.serve() }
-	root.AddCommand(serve, healthcheckCommand(), versionCommand(),
-		cli.LaterVerb("config", "check and show the configuration"),
+	root.AddCommand(serve, configCommand(), healthcheckCommand(), versionCommand(),
 		cli.LaterVerb("debug", "profiles and bundles of a running broker"))
 	return root
 }
 
 type brokerFlags struct {
 	fs      *pflag.FlagSet
+	config  string
+	output  string
 	door    door
 	admin   admin
 	dataDir string
@@ -73,18 +73,22 @@ type brokerFlags struct {
 	profile cli.Profile
 }
 
-func (f *brokerFlags) add(fs *pflag.FlagSet) {
+func (f *brokerFlags) add(fs *pflag.FlagSet) { f.addTo(fs, "") }
+
+// addTo adds the flags. plain is the plain form of what is printed, empty: there is none.
+func (f *brokerFlags) addTo(fs *pflag.FlagSet, plain string) {
 	f.fs = fs
 	f.door.add(fs, 0)
+	cli.ConfigFile(fs, &f.config)
 	cli.Text(fs, &f.dataDir, "data-dir", "", "", "DIR", "where files go; nothing is written yet")
 	cli.Off(fs, "admin-listen", "address of the admin interface")
 	cli.Off(fs, "kafka-listen", "address for Kafka clients")
-	cli.Later(fs, "config", "", "FILE", "configuration file")
 	f.admin.add(fs)
 	cli.Int(fs, &f.loops, "loops", "", int64(loop.DefaultLoops()), 1, 256, "event loops")
 	cli.Size(fs, &f.memory, "memory", loop.LeastMemoryBytes, 1<<50, "ceiling of the memory that batches take; default half of what the machine, or the control group, has")
 	cli.LogLevel(fs, &f.level)
 	f.profile.Flags(fs)
+	cli.Output(fs, &f.output, plain)
 }
 
 // A door is where a broker listens.
@@ -150,29 +154,30 @@ const adminPasswordVariable = "LIGHTQ_ADMIN_PASSWORD"
 func (a *admin) add(fs *pflag.FlagSet) {
 	a.fs = fs
 	cli.Text(fs, &a.user, "admin-user", "u", "lightq_admin", "NAME", "user who may create topics by the JSON protocol, where there is a password")
-	cli.Secret(fs, &a.password, "admin-password", "p", "password of the admin user; "+adminPasswordVariable+" and --admin-password-file do not show it to others")
+	cli.Secret(fs, &a.password, "admin-password", "p", "password of the admin user, - to be asked for it; "+adminPasswordVariable+" and --admin-password-file do not show it to others")
 	cli.Text(fs, &a.file, "admin-password-file", "", "", "FILE", "file that holds the password of the admin user")
 }
 
-// load finds the password: the command line goes before the environment.
+// load finds the password: where it comes from several sources the command line goes before the environment, and that before
+// the configuration file.
 func (a *admin) load() error {
-	onLine, inFile := cli.Given(a.fs, "admin-password"), cli.Given(a.fs, "admin-password-file")
+	inText, inFile := cli.SourceOf(a.fs, "admin-password"), cli.SourceOf(a.fs, "admin-password-file")
 	switch {
-	case onLine && inFile:
+	case inText.Level != cli.FromDefault && inText.Level == inFile.Level:
 		return cli.Usagef("-p, --admin-password and --admin-password-file both give the password: use one of them")
-	case onLine:
+	case inFile.Level > inText.Level:
+		var err error
+		if a.password, err = cli.ReadSecret("--admin-password-file", a.file); err != nil {
+			return err
+		}
+	case inText.Level == cli.FromLine && a.password == "-":
+		var err error
+		if a.password, err = cli.AskSecret(os.Stderr, os.Stdin, "password of "+a.user+": "); err != nil {
+			return err
+		}
+	case inText.Level == cli.FromLine:
 		fmt.Fprintf(os.Stderr, "warning: every user of this machine can see the password on the command line: %s and --admin-password-file hide it\n",
 			adminPasswordVariable)
-	case inFile:
-		b, err := os.ReadFile(a.file)
-		if err != nil {
-			return cli.Usagef("--admin-password-file: %v", err)
-		}
-		if a.password = strings.TrimRight(string(b), "\r\n"); a.password == "" {
-			return cli.Usagef("--admin-password-file: %s holds no password", a.file)
-		}
-	default:
-		a.password = os.Getenv(adminPasswordVariable)
 	}
 	if a.password == "" && cli.Given(a.fs, "admin-user") {
 		return &cli.Error{
@@ -187,17 +192,23 @@ func (a *admin) load() error {
 // while it waits in epoll or kqueue; partitions' writers and everything else run on the others.
 const processorsBesideLoops = 2
 
-func (f *brokerFlags) serve() error {
-	socket, ipc, err := f.door.ipc()
-	if err != nil {
-		return err
+// check is all that can be wrong before anything is done. It finds the passwords, and the address of a unix socket.
+func (f *brokerFlags) check() (socket string, ipc bool, err error) {
+	if socket, ipc, err = f.door.ipc(); err != nil {
+		return "", false, err
 	}
 	if !ipc {
 		if err := checkBind(f.door.bind); err != nil {
-			return err
+			return "", false, err
 		}
 	}
-	if err := f.admin.load(); err != nil {
+	warnUnknownVariables(os.Stderr)
+	return socket, ipc, f.admin.load()
+}
+
+func (f *brokerFlags) serve() error {
+	socket, ipc, err := f.check()
+	if err != nil {
 		return err
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
@@ -228,32 +239,53 @@ func (f *brokerFlags) serve() error {
 	if f.dataDir != "" {
 		fmt.Fprintf(os.Stderr, "--data-dir %s: nothing is written yet, topics are kept in memory\n", f.dataDir)
 	}
-	fmt.Print(readyText(b.Addrs(), cfg.AdminPassword != ""))
+	if err := readyOf(b.Addrs(), cfg.AdminPassword != "").result().Print(f.output); err != nil {
+		return err
+	}
 	if err := b.Serve(ctx); err != nil {
 		return cli.Failf(cli.ExitFailure, "serve: %v", err)
 	}
 	return nil
 }
 
-// readyText is the ready line and the next two commands to type.
-func readyText(addrs []net.Addr, admin bool) string {
-	native, reach := "tcp://"+addrs[0].String(), "loopback only"
-	if addrs[0].Network() == "unix" {
-		native, reach = unixScheme+addrs[0].String(), "this machine only"
+// A ready is what a broker says once clients can connect.
+type ready struct {
+	Program string   `json:"program"`
+	Ready   bool     `json:"ready"`
+	Native  []string `json:"native"` // addresses of the native protocol
+	Admin   string   `json:"admin"`
+	Kafka   string   `json:"kafka"`
+	Data    string   `json:"data"`
+	Auth    string   `json:"auth"`
+	Reach   string   `json:"reach"`
+}
+
+func readyOf(addrs []net.Addr, admin bool) ready {
+	r := ready{Program: "lightq-broker", Ready: true, Admin: "off", Kafka: "off", Data: "memory", Auth: "none", Reach: "loopback only"}
+	for _, a := range addrs {
+		scheme := "tcp://"
+		if a.Network() == "unix" {
+			scheme, r.Reach = unixScheme, "this machine only"
+		}
+		r.Native = append(r.Native, scheme+a.String())
 	}
-	line := "ready native=" + native
-	for _, also := range addrs[1:] {
-		line += " also=" + also.String()
-	}
-	auth := "none"
 	if admin {
-		auth = "json-create-topic"
+		r.Auth = "json-create-topic"
 	}
-	line += " admin=off kafka=off data=memory auth=" + auth + " (" + reach + ")\n"
-	server := cli.ServerFlag(native)
-	return line +
-		"# create a topic:       lightq-topic -t orders -n 1" + server + "\n" +
-		"# publish to it:        echo hello | lightq-producer -t orders -f -" + server + "\n"
+	return r
+}
+
+// result is the ready line and the next two commands to type, or an object.
+func (r ready) result() cli.Result {
+	line := "ready native=" + r.Native[0]
+	for _, also := range r.Native[1:] {
+		line += " also=" + strings.TrimPrefix(also, "tcp://")
+	}
+	line += fmt.Sprintf(" admin=%s kafka=%s data=%s auth=%s (%s)", r.Admin, r.Kafka, r.Data, r.Auth, r.Reach)
+	server := cli.ServerFlag(r.Native[0])
+	return cli.Result{JSON: r, Table: cli.Line(line,
+		"# create a topic:       lightq-topic -t orders -n 1"+server,
+		"# publish to it:        echo hello | lightq-producer -t orders -f -"+server)}
 }
 
 // checkBind refuses what is not an address, and what is reachable from elsewhere.
@@ -313,6 +345,7 @@ func (d *door) explain(err error, socket string) error {
 func healthcheckCommand() *cobra.Command {
 	var d door
 	var timeout time.Duration
+	var output string
 	cmd := &cobra.Command{
 		Use: "healthcheck", Short: "say hello to a running broker: exit 0 if it answers, 3 if not",
 		Example: "  lightq-broker healthcheck\n  lightq-broker healthcheck -b 5600 --timeout 1s\n  lightq-broker healthcheck -t ipc --bind /run/lightq.sock",
@@ -335,29 +368,45 @@ func healthcheckCommand() *cobra.Command {
 				return cli.Explain(err, server, "")
 			}
 			defer hangUp(c)
-			fmt.Println("ok", server)
-			return nil
+			return cli.Result{
+				JSON:  healthJSON{Program: "lightq-broker", OK: true, Server: server},
+				Plain: [][]string{{"ok", server}},
+				Table: cli.Line("ok " + server),
+			}.Print(output)
 		},
 	}
 	d.add(cmd.Flags(), 1)
 	cli.Duration(cmd.Flags(), &timeout, "timeout", 2*time.Second, "give up after this long")
+	cli.Output(cmd.Flags(), &output, "ok and the address")
 	return cmd
+}
+
+type healthJSON struct {
+	Program string `json:"program"`
+	OK      bool   `json:"ok"`
+	Server  string `json:"server"`
 }
 
 func versionCommand() *cobra.Command {
 	var asJSON bool
+	var output string
 	cmd := &cobra.Command{
 		Use: "version", Short: "print what this program was built from",
+		Example: "  lightq-broker version\n  lightq-broker version --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := cli.BuildOf("lightq-broker")
-			if !asJSON {
-				fmt.Println(b)
-				return nil
+			if asJSON {
+				output = "json"
 			}
-			return json.NewEncoder(os.Stdout).Encode(b)
+			return cli.Result{
+				JSON:  b,
+				Plain: [][]string{{"version", b.Version}, {"revision", b.Revision}, {"go", b.Go}, {"os", b.OS}, {"arch", b.Arch}},
+				Table: cli.Line(b.String()),
+			}.Print(output)
 		},
 	}
-	cli.Bool(cmd.Flags(), &asJSON, "json", "", "print it as JSON")
+	cli.Bool(cmd.Flags(), &asJSON, "json", "", "print it as JSON, as --output json does")
+	cli.Output(cmd.Flags(), &output, "a name and a value on each line")
 	return cmd
 }
 

@@ -37,6 +37,7 @@ func (f *clientFlags) addLast(fs *pflag.FlagSet, plain string) {
 	cli.Output(fs, &f.output, plain)
 	cli.Later(fs, "user", "u", "NAME", "user of the topic")
 	cli.Later(fs, "password", "p", "TEXT", "password of the topic's user")
+	cli.Later(fs, "password-file", "", "FILE", "file that holds the password of the topic's user")
 	cli.LogLevel(fs, &f.level)
 }
 

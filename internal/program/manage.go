@@ -32,6 +32,7 @@ not across it.`,
 		Exit: cli.ExitUsage, Text: "-s, --storage: a topic keeps the storage it was created with", Fix: "create another topic",
 	})
 	f.addLast(fs, "altered or unchanged, the topic, and its settings as name=value")
+	cli.LineOnly(fs, "topic", "partitions", "overflow", "ring-bytes", "max-batch", "sync", "retention-bytes", "retention-time")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if f.settings() == (client.TopicSettings{}) {
 			return cli.Usagef("nothing to alter: give one or more of -n, --overflow, --ring-bytes and --max-batch")
@@ -128,6 +129,7 @@ func deleteCommand() *cobra.Command {
 	f.clientFlags.add(fs, "lightq-topic")
 	cli.Bool(fs, &yes, "yes", "", "do not ask")
 	f.addLast(fs, "deleted and the topic")
+	cli.LineOnly(fs, "topic", "yes")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if err := named(fs, "delete"); err != nil {
 			return err
@@ -203,6 +205,7 @@ told the gap.`,
 	f.clientFlags.add(fs, "lightq-topic")
 	cli.Int(fs, &partition, "partition", "", 0, 0, maxPartitions, "this partition alone, counted from 0; unset: all")
 	f.addLast(fs, "purged, the topic, the partition or all, and the records")
+	cli.LineOnly(fs, "topic", "partition")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if err := named(fs, "purge"); err != nil {
 			return err

@@ -105,6 +105,7 @@ func withDefault(usage, def string) string {
 func (f *topicFlags) addLast(fs *pflag.FlagSet, plain string) {
 	cli.Later(fs, "admin-user", "a", "NAME", "user who may create topics")
 	cli.Later(fs, "admin-password", "d", "TEXT", "password of the admin user")
+	cli.Later(fs, "admin-password-file", "", "FILE", "file that holds the password of the admin user")
 	f.clientFlags.addLast(fs, plain)
 }
 
