@@ -26,7 +26,7 @@ SOAK_TESTS := ^Test(Soak|F[0-9])
 .DEFAULT_GOAL := menu
 .DELETE_ON_ERROR:
 .PHONY: menu build demo test race fuzz bench benchsmoke soak \
-	lint fmt fmt-check tidy-check vet staticcheck errcheck rules ci clean
+	man lint fmt fmt-check tidy-check vet staticcheck errcheck rules ci clean
 
 menu: ## print this menu
 	@echo "LightQ: make TARGET [PKG=./codec/ RUN=TestName BENCH=Name FUZZTIME=1m BENCHTIME=1s]"
@@ -41,6 +41,11 @@ build: ## build the programs of cmd/ and tools/ into bin/
 		echo "CGO_ENABLED=0 $(GO) build -o bin/lightq-$${p##*/} $$p"; \
 		CGO_ENABLED=0 $(GO) build -o "bin/lightq-$${p##*/}" "$$p"; \
 	done
+
+man: build ## write the manual pages into bin/man
+	@mkdir -p bin/man/man1
+	@set -e; for p in broker topic producer consumer; do bin/lightq-$$p man --dir bin/man/man1; done
+	@echo "man -M bin/man lightq-broker"
 
 demo: build ## ten million messages through a real broker, between real processes
 	bin/lightq-bench demo

@@ -253,7 +253,7 @@ func TestDashedTopic(t *testing.T) {
 		"--topic=-x":   "",
 		"-t=-x":        "",
 		"-t orders":    "",
-		"-- -t -x":     "unexpected argument \"-t\": see lightq-test -help\n",
+		"-- -t -x":     "unexpected argument \"-t\": verbs are completion\n",
 		"verb -t -n 4": "-t, --topic needs a value, and -n looks like a flag: if it is the name of a topic, write --topic=-n\n",
 	} {
 		cmd := &cobra.Command{Use: "lightq-test", RunE: func(*cobra.Command, []string) error { return nil }}

@@ -24,7 +24,9 @@ type value struct {
 	secret   bool     // no error repeats it
 	lineOnly bool     // the command line alone may give it
 	answer   *Error   // what a flag answers that is not in this version, or not for this command
-	words    []string // all that it takes, where that is a list; for completion
+	words    []string // all that it takes, where that is a list
+	complete func() []string
+	lenient  bool // a command line is being completed: it is read more than once, and nothing is wrong with it yet
 
 	given  bool   // on the command line
 	text   string // as it was given there
@@ -32,6 +34,10 @@ type value struct {
 }
 
 func (v *value) Set(s string) error {
+	if v.lenient {
+		v.given = v.parse(s) == nil
+		return nil
+	}
 	if v.given {
 		return errors.New("the flag is given twice")
 	}

@@ -27,7 +27,9 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetHelpFunc(help)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagError(cmd, err) })
 	root.InitDefaultCompletionCmd()
-	prepare(root)
+	root.AddCommand(manCommand(root))
+	completing := len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
+	prepare(root, completing)
 
 	args = append([]string(nil), args...)
 	for i, a := range args {
@@ -39,7 +41,10 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	root.SetArgs(args)
-	err := dashedTopic(root, args)
+	var err error
+	if !completing {
+		err = dashedTopic(root, args)
+	}
 	if err == nil {
 		err = root.Execute()
 	}
@@ -82,13 +87,16 @@ func dashedTopic(root *cobra.Command, args []string) error {
 
 // prepare makes every command of a program alike: flags in the order in which they were added, and no arguments where the
 // command has no rule of its own.
-func prepare(cmd *cobra.Command) {
+func prepare(cmd *cobra.Command, completing bool) {
 	cmd.Flags().SortFlags = false
 	if cmd.Name() == "completion" {
 		cmd.Short = "print a completion script for bash, zsh, fish or powershell"
 	}
 	if cmd.Args == nil {
 		cmd.Args = noArgs
+	}
+	if cmd.Name() != "completion" && !cmd.DisableFlagParsing {
+		prepareCompletion(cmd, completing)
 	}
 	if run := cmd.RunE; run != nil && !cmd.DisableFlagParsing {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -99,7 +107,7 @@ func prepare(cmd *cobra.Command) {
 		}
 	}
 	for _, c := range cmd.Commands() {
-		prepare(c)
+		prepare(c, completing)
 	}
 }
 

@@ -56,23 +56,39 @@ func TestSources(t *testing.T) {
 		{name: "the line alone", environment: "YES=true", want: "1 default "},
 		{name: "refused here", environment: "STORAGE=file", want: "1 default "},
 		{name: "secret", file: "password = 'hunter2'", want: "1 default " + Masked},
-		{name: "credentials for later", environment: "USER=me", want: "1 default ",
-			stderr: "warning: LIGHTQ_USER is set and not used: -u, --user is not in this version"},
-		{name: "a setting for later", environment: "SYNC=os", exit: ExitNotYet,
-			stderr: "not yet: --sync (a policy) is not in this version (from LIGHTQ_SYNC)"},
-		{name: "wrong in the environment", environment: "NUMBER=ten", exit: ExitUsage,
-			stderr: `LIGHTQ_NUMBER "ten" (-n, --number): it must be a whole number from 1 to 9`},
-		{name: "wrong in the file", file: "# x\nnumber = 10", args: "-n 4", exit: ExitUsage,
-			stderr: `FILE:2: number "10" (-n, --number): it must be a whole number from 1 to 9`},
+		{
+			name: "credentials for later", environment: "USER=me", want: "1 default ",
+			stderr: "warning: LIGHTQ_USER is set and not used: -u, --user is not in this version",
+		},
+		{
+			name: "a setting for later", environment: "SYNC=os", exit: ExitNotYet,
+			stderr: "not yet: --sync (a policy) is not in this version (from LIGHTQ_SYNC)",
+		},
+		{
+			name: "wrong in the environment", environment: "NUMBER=ten", exit: ExitUsage,
+			stderr: `LIGHTQ_NUMBER "ten" (-n, --number): it must be a whole number from 1 to 9`,
+		},
+		{
+			name: "wrong in the file", file: "# x\nnumber = 10", args: "-n 4", exit: ExitUsage,
+			stderr: `FILE:2: number "10" (-n, --number): it must be a whole number from 1 to 9`,
+		},
 		{name: "a wrong secret", file: "password = ''", exit: ExitUsage, stderr: "FILE:1: password (-p, --password): it must not be empty"},
-		{name: "the line alone, in a file", file: "yes = true", exit: ExitUsage,
-			stderr: `FILE:1: unknown key "yes": keys are number log-name password`},
-		{name: "output, in a file", file: "output = 'json'", exit: ExitUsage,
-			stderr: `FILE:1: unknown key "output": keys are number log-name password`},
-		{name: "later, in a file", file: "sync = 'os'", exit: ExitNotYet,
-			stderr: "not yet: --sync (a policy) is not in this version (from FILE:1)"},
-		{name: "the first fault", file: "number = 2\nlog_name = 'x'\nnmuber = 3", exit: ExitUsage,
-			stderr: `FILE:2: unknown key "log_name": did you mean log-name?`},
+		{
+			name: "the line alone, in a file", file: "yes = true", exit: ExitUsage,
+			stderr: `FILE:1: unknown key "yes": keys are number log-name password`,
+		},
+		{
+			name: "output, in a file", file: "output = 'json'", exit: ExitUsage,
+			stderr: `FILE:1: unknown key "output": keys are number log-name password`,
+		},
+		{
+			name: "later, in a file", file: "sync = 'os'", exit: ExitNotYet,
+			stderr: "not yet: --sync (a policy) is not in this version (from FILE:1)",
+		},
+		{
+			name: "the first fault", file: "number = 2\nlog_name = 'x'\nnmuber = 3", exit: ExitUsage,
+			stderr: `FILE:2: unknown key "log_name": did you mean log-name?`,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if name, value, ok := strings.Cut(tc.environment, "="); ok {

@@ -25,6 +25,29 @@ type clientFlags struct {
 func (f *clientFlags) add(fs *pflag.FlagSet, program string) {
 	cli.Text(fs, &f.topic, "topic", "t", "test", "NAME", "the topic")
 	f.addServer(fs, program)
+	cli.Complete(fs, "topic", f.topicNames)
+}
+
+// completionTimeout is how long somebody who presses a key waits for a broker that does not answer.
+const completionTimeout = 500 * time.Millisecond
+
+// topicNames are those of the broker, for completion; none where it does not answer.
+func (f *clientFlags) topicNames() (names []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
+	defer cancel()
+	c, err := client.Dial(ctx, f.server, client.WithName(clientName(f.program+" completion")))
+	if err != nil {
+		return nil
+	}
+	defer hangUp(c)
+	topics, err := c.List(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, t := range topics {
+		names = append(names, t.Name)
+	}
+	return names
 }
 
 func (f *clientFlags) addServer(fs *pflag.FlagSet, program string) {
