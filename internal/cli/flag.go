@@ -24,6 +24,7 @@ type value struct {
 	secret   bool     // no error repeats it
 	lineOnly bool     // the command line alone may give it
 	answer   *Error   // what a flag answers that is not in this version, or not for this command
+	later    []string // values that are understood and not in this version
 	words    []string // all that it takes, where that is a list
 	complete func() []string
 	lenient  bool // a command line is being completed: it is read more than once, and nothing is wrong with it yet
@@ -197,7 +198,15 @@ type Choice struct {
 // Choose adds a flag that takes one of a few words.
 func Choose(fs *pflag.FlagSet, p *string, name, short, value_ string, c Choice, kind, usage string) {
 	*p = value_
-	add(fs, &value{kind: kind, words: c.Names, show: func() string { return *p }, parse: func(s string) error {
+	v := &value{kind: kind, show: func() string { return *p }}
+	for _, name := range c.Names {
+		if e := c.Reason[name]; e == nil {
+			v.words = append(v.words, name)
+		} else if e.Exit == ExitNotYet {
+			v.later = append(v.later, name)
+		}
+	}
+	v.parse = func(s string) error {
 		if e := c.Reason[s]; e != nil {
 			return e
 		}
@@ -206,7 +215,8 @@ func Choose(fs *pflag.FlagSet, p *string, name, short, value_ string, c Choice, 
 		}
 		*p = s
 		return nil
-	}}, name, short, usage)
+	}
+	add(fs, v, name, short, usage)
 }
 
 // Deny adds a flag that is refused with a fixed answer whatever its value is. With kind "" it takes no value.
@@ -228,12 +238,12 @@ func Later(fs *pflag.FlagSet, name, short, kind, usage string) {
 	if short != "" {
 		flag = "-" + short + ", " + flag
 	}
-	Deny(fs, name, short, kind, usage+" (not yet)", NotYet("%s (%s) is not in this version", flag, usage))
+	Deny(fs, name, short, kind, usage+laterMark, NotYet("%s (%s) is not in this version", flag, usage))
 }
 
 // Off adds a flag that takes an address or off, of which this version has off alone.
 func Off(fs *pflag.FlagSet, name, usage string) {
-	add(fs, &value{kind: "ADDR", show: func() string { return "off" }, parse: func(s string) error {
+	add(fs, &value{kind: "ADDR", later: []string{"ADDR"}, show: func() string { return "off" }, parse: func(s string) error {
 		if s != "off" {
 			return NotYet("--%s %s is not in this version: off is", name, s)
 		}

@@ -156,11 +156,14 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return e
 }
 
+// laterMark stands behind the help of what this version does not have yet.
+const laterMark = " (not yet)"
+
 // LaterVerb returns a verb that this version knows and does not have yet.
 func LaterVerb(name, short string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
-		Short:              short + " (not yet)",
+		Short:              short + laterMark,
 		DisableFlagParsing: true,
 		Args:               cobra.ArbitraryArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -49,7 +49,7 @@ standard error.`,
 	}
 	f.add(root.Flags())
 	serve := &cobra.Command{
-		Use: "serve", Short: "run the broker (as without a verb)",
+		Use: "serve", Short: "run the broker (as without a verb)", Example: "  lightq-broker serve -b 5600",
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve() },
 	}
 	var onServe brokerFlags

@@ -139,8 +139,8 @@ func warnUnknownVariables(w io.Writer) {
 	}
 }
 
-// commands are the trees of the four programs.
-func commands() []*cobra.Command {
+// Commands are the trees of the four programs, new with each call: what a user can type.
+func Commands() []*cobra.Command {
 	return []*cobra.Command{brokerCommand(), topicCommand(), producerCommand(), consumerCommand()}
 }
 
@@ -156,7 +156,7 @@ func variables() map[string]bool {
 			walk(c)
 		}
 	}
-	for _, root := range commands() {
+	for _, root := range Commands() {
 		walk(root)
 	}
 	return names
