@@ -76,8 +76,8 @@ func fatal(err error) {
 // deadline bounds everything that a script waits for.
 const deadline = time.Minute
 
-// TestScripts runs the scripts; some are field cases at the command line: F52 (empty.txt), F54 (names.txt), F70
-// (partitions.txt). Each has a broker of its own at $BROKER, nc, and these commands beside testscript's:
+// TestScripts runs the scripts; some are field cases at the command line: F52 (empty.txt), F54 (names.txt), F67
+// (usage.txt, config.txt), F70 (partitions.txt). Each has a broker of its own at $BROKER, nc, and these commands beside testscript's:
 //
 //	exits CODE PROGRAM ARG…         run a program and check its exit code
 //	start NAME WORD PROGRAM ARG…    start a program and wait until it has printed a line that begins with WORD; '': do not wait

@@ -34,7 +34,7 @@ func sourced(t *testing.T, run func(fs *pflag.FlagSet)) *cobra.Command {
 	return cmd
 }
 
-// TestSources: the command line goes before the environment, that before the file, and that before the default.
+// TestSources: F67. The command line goes before the environment, that before the file, and that before the default.
 func TestSources(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.toml")
 	for _, tc := range []struct {
