@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lightio/lightq/codec"
@@ -74,11 +75,19 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// Sync makes everything durable that was written before, in the modes that do not do so by themselves. It returns without waiting.
+// Sync makes everything durable that was appended before, in the modes that do not do so by themselves. It returns without waiting.
 func (l *Log) Sync() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state == stateOpen {
+		l.syncTo = l.next
+		l.syncWantedLocked()
+	}
+}
+
+// syncWantedLocked begins the sync that was asked for once all that it is to cover is written, and none that began before is under way.
+func (l *Log) syncWantedLocked() {
+	if l.durable < l.syncTo && l.syncTo <= l.written {
 		l.syncLocked()
 	}
 }
@@ -103,6 +112,7 @@ func (l *Log) syncLocked() {
 	if len(targets) == 0 {
 		return
 	}
+	slices.Reverse(targets) // oldest first: what is synced when the machine stops is of use only without a hole before it
 	l.syncing = true
 	l.taskLocked(func() {
 		var err error
@@ -137,6 +147,7 @@ func (l *Log) syncLocked() {
 			l.syncAt = began.Add(l.opts.Interval)
 			l.sy.setAlarm(&l.alarm, l.syncAt)
 		}
+		l.syncWantedLocked()
 	})
 }
 

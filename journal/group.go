@@ -218,6 +218,7 @@ func (l *Log) completeLocked(s *slot, err error, took time.Duration) {
 		l.flightHead++
 	}
 	l.settleDurableLocked()
+	l.syncWantedLocked()
 }
 
 // landLocked makes a group part of what can be read.
@@ -279,4 +280,5 @@ func (l *Log) settleDurableLocked() {
 	if l.marked < l.durable {
 		l.wantMarkLater()
 	}
+	l.sealWaitingLocked()
 }

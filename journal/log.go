@@ -193,8 +193,9 @@ type Log struct {
 	taken       map[codec.Offset]struct{} // names of files that are not part of the log
 
 	wantMark  bool
-	lastWrite time.Time // when the last group was formed
-	syncAt    time.Time // when the next interval is over; zero: nothing to sync
+	lastWrite time.Time    // when the last group was formed
+	syncAt    time.Time    // when the next interval is over; zero: nothing to sync
+	syncTo    codec.Offset // what Sync was asked for
 	alarm     alarm
 
 	telling     bool

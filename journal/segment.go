@@ -259,10 +259,11 @@ func (l *Log) discard(sp *spare) {
 	_ = l.fsys.Remove(sp.path) // the next Open removes it
 }
 
-// sealLocked ends a segment once all of it is written and nothing else goes on in it.
+// sealLocked ends a segment once all of it is written, nothing else goes on in it, and everything before it is durable: to a recovery a
+// seal says that nothing below its end may be missing. Where appends are not synced this is what makes seals come in order.
 func (l *Log) sealLocked(seg *segment) {
 	if seg.end < 0 || seg.next != seg.end || seg.sealing || seg.sealed || seg.opening || seg.extending ||
-		seg.zeroing > 0 || !seg.ready ||
+		seg.zeroing > 0 || !seg.ready || l.durable < seg.base ||
 		l.state != stateOpen && l.state != stateClosing {
 		return
 	}
@@ -276,6 +277,13 @@ func (l *Log) sealLocked(seg *segment) {
 	f := seg.handles[0]
 	index := encodeIndex(seg)
 	l.taskLocked(func() { l.seal(seg, f, at, seal, index, synced) })
+}
+
+// sealWaitingLocked seals what waited for something else to become durable, or for the end of a refusal.
+func (l *Log) sealWaitingLocked() {
+	for i := len(l.segments) - 1; i >= 0 && !l.segments[i].sealed; i-- {
+		l.sealLocked(l.segments[i])
+	}
 }
 
 func (l *Log) seal(seg *segment, f vfs.File, at Position, seal, index []byte, synced bool) {
