@@ -489,6 +489,92 @@ func TestRollStallsNobody(t *testing.T) {
 	})
 }
 
+// A log that has been idle for a while holds no file, no buffers, no timer and no disk space but its records', in every mode, though
+// nobody asked for a sync. An append that comes while it gives them back is not lost.
+func TestIdleLogGivesBack(t *testing.T) {
+	for name, mode := range crashModes {
+		t.Run("sync="+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPools(t)
+				mem := vfs.NewMem()
+				fault := vfs.NewFault(mem)
+				opts := testOptions(p)
+				opts.Sync = mode
+				opts.MarkDelay, opts.IdleClose = 200*time.Millisecond, 30*time.Second
+				opts.SegmentBytes = 1 << 20
+				l := mustOpen(t, fault, testDir, opts)
+				for range 400 {
+					l.mustAppend(8, 1000)
+				}
+				synctest.Wait()
+				l.Sync()
+				synctest.Wait()
+				l.Trim(l.Next() * 3 / 4)
+				synctest.Wait()
+				if m := l.Metrics(); m.Recycled == 0 || mem.Used() < m.Bytes+1<<20 {
+					t.Fatalf("there is nothing to give back: %d bytes used, %+v", mem.Used(), m)
+				}
+				idle := func() {
+					t.Helper()
+					<-time.After(opts.IdleClose + 2*opts.MarkDelay + time.Minute)
+					synctest.Wait()
+					l.Log.mu.Lock()
+					defer l.Log.mu.Unlock()
+					if l.active.ready || l.spare != nil || len(l.spares) > 0 || l.slots != nil || l.flights != nil || l.pending != nil ||
+						l.alarm.index >= 0 || l.durable != l.next || l.marked != l.next {
+						t.Errorf("the log is not at rest:\n%s", l.describe())
+					}
+					for _, e := range must(mem.List(testDir)) {
+						if kind, _ := parseName(e.Name); kind == nameTemp || kind == nameSegment && e.Size > 1<<20 {
+							t.Errorf("%s is there with %d bytes", e.Name, e.Size)
+						}
+					}
+					if size := must(must(mem.OpenRead(l.active.path)).Size()); size != int64(l.active.pos) {
+						t.Errorf("the active segment has %d bytes, %d of them were written", size, l.active.pos)
+					}
+				}
+				idle()
+				for range 50 {
+					l.mustAppend(8, 1000)
+				}
+				held, release := make(chan struct{}), make(chan struct{})
+				fault.SetHook(func(op vfs.Op) error {
+					if op.Kind == vfs.OpTruncate && op.Path == l.active.path {
+						close(held)
+						<-release
+					}
+					return nil
+				})
+				<-held // it is giving back
+				l.mustAppend(3, 1000)
+				synctest.Wait()
+				fault.SetHook(nil)
+				close(release)
+				synctest.Wait()
+				if l.Written() != l.Next() {
+					t.Errorf("written is %d, next %d", l.Written(), l.Next())
+				}
+				idle()
+				next, start := l.Next(), l.Start()
+				again := mustOpen(t, mem.CrashClone(vfs.Nothing, 0), testDir, opts)
+				if again.Next() != next || !again.Report().Clean {
+					t.Errorf("next is %d, want %d: %+v", again.Next(), next, again.Report())
+				}
+				checkContents(t, again.Log, l.batches, start, next)
+				abandon(again)
+				l.mustClose()
+			})
+		})
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // F71: the wall clock steps back and forth: offsets go on, lookups stay right though times are not sorted, nothing expires by a step, and
 // an Open before the newest record's time neither fails nor expires anything.
 func TestClockSteps(t *testing.T) {

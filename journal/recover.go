@@ -233,11 +233,6 @@ func Open(fsys vfs.FS, dir string, opts Options) (*Log, error) {
 	l := &Log{fsys: fsys, dir: dir, opts: opts, sy: opts.Syncers, taken: map[codec.Offset]struct{}{}}
 	l.idle.L = &l.mu
 	l.alarm = alarm{index: -1, ring: l.ring}
-	for range opts.MaxInFlight {
-		s := &slot{store: make([][]byte, 0, maxVecs+3)}
-		s.work.run = func() { l.runSlot(s) }
-		l.slots = append(l.slots, s)
-	}
 	began := time.Now()
 	r := &recovery{l: l, report: &l.report}
 	if err := r.run(); err != nil {

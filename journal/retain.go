@@ -141,7 +141,9 @@ func (l *Log) trim() {
 		}
 		seg := l.doomed[0]
 		var spareAt string
-		if l.state == stateOpen && len(l.spares) < l.opts.MaxSpares && seg.size >= l.opts.SegmentBytes/2 && !seg.damaged {
+		// A quiet log keeps no spare: nothing would be written to it soon.
+		busy := l.active != nil && l.active.ready
+		if busy && l.state == stateOpen && len(l.spares) < l.opts.MaxSpares && seg.size >= l.opts.SegmentBytes/2 && !seg.damaged {
 			l.spareCount++
 			spareAt = l.path(spareName(l.spareCount))
 		}
