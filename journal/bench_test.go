@@ -2,12 +2,16 @@ package journal
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/journal/vfs"
@@ -308,5 +312,99 @@ func share(tb testing.TB, l *Log, w *window, appenders, n int) {
 	}
 	if err := w.wait(first + codec.Offset(n)); err != nil {
 		tb.Fatal(err)
+	}
+}
+
+// BenchmarkIdle is a broker's start and end with many partitions of which nobody uses most: logs of ten small batches each are made, closed,
+// opened, and opened after a crash. It reports what each step takes for one log, the memory of a log that is open and idle, and its space
+// on the disk.
+func BenchmarkIdle(b *testing.B) {
+	const logs = 1000 // 10,000 take ten times as long and show the same
+	for b.Loop() {
+		dir := filepath.Join(benchDir(b), "data")
+		p := newPools(b)
+		open := func(report string) (list []*Log) {
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			goroutines := runtime.NumGoroutine()
+			began := time.Now()
+			for i := range logs {
+				opts := testOptions(p)
+				opts.OnSnapshot = func([]byte) error { return nil }
+				opts.OnReplay = func(codec.Batch, int64) {}
+				l, err := Open(vfs.OS{}, fmt.Sprintf("%s/t/%d", dir, i), opts)
+				if err != nil {
+					b.Fatal(err)
+				}
+				list = append(list, l)
+			}
+			b.ReportMetric(float64(time.Since(began).Microseconds())/logs, "µs/"+report)
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			b.ReportMetric(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc))/logs, "B/"+report)
+			if n := runtime.NumGoroutine(); n > goroutines {
+				b.Errorf("%d logs have %d goroutines", logs, n-goroutines)
+			}
+			return list
+		}
+		all := func(list []*Log, f func(*Log) error) time.Duration {
+			began := time.Now()
+			var wg sync.WaitGroup
+			for part := range 16 {
+				wg.Go(func() {
+					for i := part; i < len(list); i += 16 {
+						if err := f(list[i]); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			return time.Since(began)
+		}
+		write := func(l *Log) error {
+			for range 10 {
+				if err := l.Append([][]byte{makeBatch(l.Next(), 1, 100, 1, codec.NoProducer)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		closeAll := func(list []*Log, report string) {
+			b.ReportMetric(float64(all(list, (*Log).Close).Microseconds())/logs, "µs/"+report)
+		}
+		list := open("new")
+		all(list, write)
+		closeAll(list, "close")
+		var blocks int64
+		if err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+			if err == nil && e.Type().IsRegular() {
+				var st unix.Stat_t
+				err = unix.Stat(name, &st)
+				blocks += st.Blocks
+			}
+			return err
+		}); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(blocks*512)/logs, "disk-B/log")
+		list = open("clean")
+		closeAll(list, "close-unused")
+		list = open("again")
+		all(list, write)
+		for _, l := range list {
+			l.mu.Lock()
+			for l.busy > 0 || l.tasks > 0 {
+				l.idle.Wait()
+			}
+			l.state = stateClosed // as the death of the process leaves it: no mark
+			l.sy.stopAlarm(&l.alarm)
+			for _, seg := range l.segments {
+				seg.closeHandles()
+			}
+			l.mu.Unlock()
+		}
+		closeAll(open("crashed"), "close-crashed")
 	}
 }

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lightio/lightq/codec"
@@ -63,8 +64,49 @@ func (l *Log) ring() {
 		l.syncLocked()
 		again(now.Add(l.opts.IdleClose))
 	default:
-		seg.closeHandles()
+		l.restLocked(seg)
 	}
+}
+
+// restLocked gives back what a log does not need while it is idle: memory, open files, and the disk space that was reserved or kept ahead.
+// Nothing of the log is under way, and everything is durable and marked. Whatever is appended meanwhile waits until it is done.
+func (l *Log) restLocked(seg *segment) {
+	l.flights, l.slots = nil, nil
+	l.pending, l.pendingHead = nil, 0
+	spares := l.spares
+	if l.spare != nil {
+		spares = append(spares, l.spare)
+	}
+	l.spare, l.spares = nil, nil
+	reserved := max(seg.allocated, seg.warm) > seg.pos
+	if !reserved && len(spares) == 0 {
+		seg.closeHandles()
+		return
+	}
+	handles := seg.handles
+	seg.handles, seg.free, seg.ready, seg.opening = nil, nil, false, true
+	at := seg.pos
+	l.taskLocked(func() {
+		for _, sp := range spares {
+			l.discard(sp)
+		}
+		if len(spares) > 0 {
+			_ = l.fsys.SyncDir(l.dir) // the next Open removes what comes back
+		}
+		if reserved && handles[0].Truncate(int64(at)) == nil {
+			_ = handles[0].Sync() // what matters was synced; a file that stays longer than it need be does no harm
+		}
+		for _, h := range handles {
+			_ = h.Close() // as above
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		seg.opening = false
+		seg.allocated, seg.warm = 0, 0
+		if l.pendingHead < len(l.pending) || seg.end >= 0 {
+			l.openLocked(seg)
+		}
+	})
 }
 
 func later(a, b time.Time) time.Time {
@@ -74,11 +116,19 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// Sync makes everything durable that was written before, in the modes that do not do so by themselves. It returns without waiting.
+// Sync makes everything durable that was appended before, in the modes that do not do so by themselves. It returns without waiting.
 func (l *Log) Sync() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state == stateOpen {
+		l.syncTo = l.next
+		l.syncWantedLocked()
+	}
+}
+
+// syncWantedLocked begins the sync that was asked for once all that it is to cover is written, and none that began before is under way.
+func (l *Log) syncWantedLocked() {
+	if l.durable < l.syncTo && l.syncTo <= l.written {
 		l.syncLocked()
 	}
 }
@@ -103,6 +153,7 @@ func (l *Log) syncLocked() {
 	if len(targets) == 0 {
 		return
 	}
+	slices.Reverse(targets) // oldest first: what is synced when the machine stops is of use only without a hole before it
 	l.syncing = true
 	l.taskLocked(func() {
 		var err error
@@ -137,6 +188,7 @@ func (l *Log) syncLocked() {
 			l.syncAt = began.Add(l.opts.Interval)
 			l.sy.setAlarm(&l.alarm, l.syncAt)
 		}
+		l.syncWantedLocked()
 	})
 }
 

@@ -180,6 +180,177 @@ func TestNamesBeforeData(t *testing.T) {
 	l.mustClose()
 }
 
+// A seal says that nothing below its end may be missing, so it waits until everything before its segment is durable: where appends are
+// not synced, a later segment could otherwise be sealed first, and the loss of the one before would count as damage. A segment of which
+// not even the header reached the disk ends the chain: the log does not begin behind it.
+func TestSealsComeInOrder(t *testing.T) {
+	for name, mode := range map[string]SyncMode{"interval": SyncInterval, "os": SyncOS} {
+		t.Run("sync="+name, func(t *testing.T) {
+			p := newPools(t)
+			mem := vfs.NewMem()
+			fault := vfs.NewFault(mem)
+			opts := testOptions(p)
+			opts.Sync, opts.Interval = mode, time.Hour
+			opts.SegmentBytes = 8 << 10
+			l := mustOpen(t, fault, testDir, opts)
+			release := make(chan struct{})
+			releaseOnce := sync.OnceFunc(func() { close(release) })
+			t.Cleanup(releaseOnce)
+			first := testDir + "/" + segmentName(0)
+			fault.SetHook(func(op vfs.Op) error {
+				if op.Path == first && op.Kind == vfs.OpSync {
+					<-release
+				}
+				return nil
+			})
+			for range 40 {
+				l.mustAppend(2, 400)
+			}
+			l.waitState("everything but the first sync to be done", func() bool {
+				return l.busy == 0 && l.tasks == 1 && l.written == l.next
+			})
+			if n := l.Metrics().Segments; n < 4 {
+				t.Fatalf("only %d segments", n)
+			}
+			for seed := range uint64(20) {
+				again := mustOpen(t, mem.CrashClone(vfs.Survival(min(seed, 2)), seed), testDir, opts)
+				if r := again.Report(); r.DamageCount > 0 || again.Start() != 0 {
+					t.Errorf("seed %d: start is %d, damages %v", seed, again.Start(), r.Damages)
+				}
+				checkContents(t, again.Log, l.batches, 0, 0)
+				if all := again.Next() == l.Next(); all != (seed == 1) && seed < 2 {
+					t.Errorf("seed %d: next is %d, the log was at %d", seed, again.Next(), l.Next())
+				}
+				abandon(again)
+			}
+			releaseOnce()
+			active := codec.Offset(0)
+			l.waitState("all but the active segment to be sealed", func() bool {
+				active = l.active.base
+				return l.durable == active && l.segments[len(l.segments)-2].sealed
+			})
+			again := mustOpen(t, mem.CrashClone(vfs.Nothing, 0), testDir, opts)
+			if again.Next() != active || again.Report().DamageCount > 0 {
+				t.Errorf("next is %d, %d was durable: %+v", again.Next(), active, again.Report())
+			}
+			abandon(again)
+			l.mustClose()
+		})
+	}
+}
+
+// A purge is for good when it returns: no power cut brings anything back that was below. A trim is not: until its removal is synced a
+// power cut may bring back what went last, whole, and never with a hole.
+func TestPurgeIsForGood(t *testing.T) {
+	for name, mode := range crashModes {
+		t.Run("sync="+name, func(t *testing.T) {
+			p := newPools(t)
+			mem := vfs.NewMem()
+			fault := vfs.NewFault(mem)
+			opts := testOptions(p)
+			opts.Sync, opts.Interval = mode, time.Millisecond
+			opts.SegmentBytes = 8 << 10
+			l := mustOpen(t, fault, testDir, opts)
+			for range 40 {
+				l.mustAppend(2, 400)
+			}
+			next := l.Next()
+			if err := l.within("purge", l.Purge); err != nil {
+				t.Fatal(err)
+			}
+			for seed := range uint64(40) {
+				again := mustOpen(t, mem.CrashClone(vfs.Survival(min(seed, 2)), seed), testDir, opts)
+				if again.Start() != next || again.Next() != next || again.Report().DamageCount > 0 {
+					t.Fatalf("seed %d: %d to %d after a purge up to %d: %+v", seed, again.Start(), again.Next(), next, again.Report())
+				}
+				abandon(again)
+			}
+
+			for range 40 {
+				l.mustAppend(2, 400)
+			}
+			l.Sync()
+			l.waitState("the appends to be durable", func() bool { return l.durable == l.next && l.tasks == 0 && l.busy == 0 })
+			var held atomic.Bool
+			hold := make(chan struct{})
+			holdOnce := sync.OnceFunc(func() { close(hold) })
+			t.Cleanup(holdOnce)
+			fault.SetHook(func(op vfs.Op) error {
+				if op.Kind == vfs.OpSyncDir && held.CompareAndSwap(false, true) {
+					<-hold
+				}
+				return nil
+			})
+			to := (next + l.Next()) / 2
+			l.Trim(to)
+			start := l.Start()
+			if start <= next || start > to {
+				t.Fatalf("start is %d after a trim to %d", start, to)
+			}
+			back := false
+			for seed := range uint64(40) {
+				again := mustOpen(t, mem.CrashClone(vfs.Survival(min(seed, 2)), seed), testDir, opts)
+				if again.Start() > start || again.Next() != l.Next() || again.Report().DamageCount > 0 {
+					t.Fatalf("seed %d: start is %d, was %d: %+v", seed, again.Start(), start, again.Report())
+				}
+				back = back || again.Start() < start
+				checkContents(t, again.Log, l.batches, start, l.Next())
+				abandon(again)
+			}
+			if !back {
+				t.Error("no power cut brought anything back: the test proves nothing")
+			}
+			holdOnce()
+			l.waitStart(start)
+			again := mustOpen(t, mem.CrashClone(vfs.Nothing, 0), testDir, opts)
+			if again.Start() != start {
+				t.Errorf("start is %d after the removals were synced, want %d", again.Start(), start)
+			}
+			abandon(again)
+			l.mustClose()
+		})
+	}
+}
+
+// A removal whose directory could not be synced is tried again, whether the file was removed or is kept to be written again.
+func TestTrimIsTriedAgain(t *testing.T) {
+	for name, spares := range map[string]int{"removed": -1, "recycled": 2} {
+		t.Run(name, func(t *testing.T) {
+			p := newPools(t)
+			mem := vfs.NewMem()
+			fault := vfs.NewFault(mem)
+			opts := testOptions(p)
+			opts.SegmentBytes = 8 << 10
+			opts.MaxSpares = spares
+			l := mustOpen(t, fault, testDir, opts)
+			for range 40 {
+				l.mustAppend(2, 400)
+			}
+			l.mustDurable()
+			l.waitState("quiet", func() bool { return l.tasks == 0 && l.busy == 0 })
+			var failures atomic.Int32
+			fault.SetHook(func(op vfs.Op) error {
+				if op.Kind == vfs.OpSyncDir && failures.Add(1) == 1 {
+					return syscall.EIO
+				}
+				return nil
+			})
+			to := l.Next() / 2
+			l.Trim(to)
+			l.waitState("the trim to fail", func() bool { return l.trimFailure != nil && !l.trimming })
+			l.Retain()
+			l.waitState("the trim to end", func() bool { return len(l.doomed) == 0 && l.tasks == 0 })
+			start := l.Start()
+			again := mustOpen(t, mem.CrashClone(vfs.Nothing, 0), testDir, opts)
+			if again.Start() != start {
+				t.Errorf("start is %d, after a power cut %d", start, again.Start())
+			}
+			abandon(again)
+			l.mustClose()
+		})
+	}
+}
+
 // slowDisk makes every sync take a time.
 func slowDisk(fault *vfs.Fault, d time.Duration, only string) *atomic.Int64 {
 	var syncs atomic.Int64
@@ -318,6 +489,92 @@ func TestRollStallsNobody(t *testing.T) {
 	})
 }
 
+// A log that has been idle for a while holds no file, no buffers, no timer and no disk space but its records', in every mode, though
+// nobody asked for a sync. An append that comes while it gives them back is not lost.
+func TestIdleLogGivesBack(t *testing.T) {
+	for name, mode := range crashModes {
+		t.Run("sync="+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPools(t)
+				mem := vfs.NewMem()
+				fault := vfs.NewFault(mem)
+				opts := testOptions(p)
+				opts.Sync = mode
+				opts.MarkDelay, opts.IdleClose = 200*time.Millisecond, 30*time.Second
+				opts.SegmentBytes = 1 << 20
+				l := mustOpen(t, fault, testDir, opts)
+				for range 400 {
+					l.mustAppend(8, 1000)
+				}
+				synctest.Wait()
+				l.Sync()
+				synctest.Wait()
+				l.Trim(l.Next() * 3 / 4)
+				synctest.Wait()
+				if m := l.Metrics(); m.Recycled == 0 || mem.Used() < m.Bytes+1<<20 {
+					t.Fatalf("there is nothing to give back: %d bytes used, %+v", mem.Used(), m)
+				}
+				idle := func() {
+					t.Helper()
+					<-time.After(opts.IdleClose + 2*opts.MarkDelay + time.Minute)
+					synctest.Wait()
+					l.Log.mu.Lock()
+					defer l.Log.mu.Unlock()
+					if l.active.ready || l.spare != nil || len(l.spares) > 0 || l.slots != nil || l.flights != nil || l.pending != nil ||
+						l.alarm.index >= 0 || l.durable != l.next || l.marked != l.next {
+						t.Errorf("the log is not at rest:\n%s", l.describe())
+					}
+					for _, e := range must(mem.List(testDir)) {
+						if kind, _ := parseName(e.Name); kind == nameTemp || kind == nameSegment && e.Size > 1<<20 {
+							t.Errorf("%s is there with %d bytes", e.Name, e.Size)
+						}
+					}
+					if size := must(must(mem.OpenRead(l.active.path)).Size()); size != int64(l.active.pos) {
+						t.Errorf("the active segment has %d bytes, %d of them were written", size, l.active.pos)
+					}
+				}
+				idle()
+				for range 50 {
+					l.mustAppend(8, 1000)
+				}
+				held, release := make(chan struct{}), make(chan struct{})
+				fault.SetHook(func(op vfs.Op) error {
+					if op.Kind == vfs.OpTruncate && op.Path == l.active.path {
+						close(held)
+						<-release
+					}
+					return nil
+				})
+				<-held // it is giving back
+				l.mustAppend(3, 1000)
+				synctest.Wait()
+				fault.SetHook(nil)
+				close(release)
+				synctest.Wait()
+				if l.Written() != l.Next() {
+					t.Errorf("written is %d, next %d", l.Written(), l.Next())
+				}
+				idle()
+				next, start := l.Next(), l.Start()
+				again := mustOpen(t, mem.CrashClone(vfs.Nothing, 0), testDir, opts)
+				if again.Next() != next || !again.Report().Clean {
+					t.Errorf("next is %d, want %d: %+v", again.Next(), next, again.Report())
+				}
+				checkContents(t, again.Log, l.batches, start, next)
+				abandon(again)
+				l.mustClose()
+			})
+		})
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // F71: the wall clock steps back and forth: offsets go on, lookups stay right though times are not sorted, nothing expires by a step, and
 // an Open before the newest record's time neither fails nor expires anything.
 func TestClockSteps(t *testing.T) {
@@ -393,6 +650,14 @@ func TestClockSteps(t *testing.T) {
 // waitStart waits until the log begins at an offset and nothing is left to remove.
 func (tl *testLog) waitStart(want codec.Offset) {
 	tl.t.Helper()
+	tl.waitState(fmt.Sprintf("start to become %d", want), func() bool {
+		return tl.start >= want && len(tl.doomed) == 0 && tl.tasks == 0
+	})
+}
+
+// waitState waits until a condition on the log's state holds, which is checked whenever some work of the log has ended.
+func (tl *testLog) waitState(what string, cond func() bool) {
+	tl.t.Helper()
 	l := tl.Log
 	late := false
 	timer := time.AfterFunc(testDeadline, func() {
@@ -404,10 +669,12 @@ func (tl *testLog) waitStart(want codec.Offset) {
 	defer timer.Stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.start < want || len(l.doomed) > 0 || l.tasks > 0 {
+	for !cond() {
 		if late {
 			l.mu.Unlock()
-			tl.t.Fatalf("start does not become %d:\n%s", want, tl.describe())
+			what += ":\n" + tl.describe()
+			l.mu.Lock() // for the deferred unlock
+			tl.t.Fatalf("waited too long for %s", what)
 		}
 		l.idle.Wait()
 	}

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lightio/lightq/codec"
@@ -19,7 +20,7 @@ func (l *Log) kickLocked() {
 		return
 	}
 	worth := int64(l.opts.GroupBytes) / 4
-	for l.busy < len(l.slots) {
+	for l.busy < l.opts.MaxInFlight {
 		if l.pendingHead == len(l.pending) {
 			if l.markableLocked() && l.busy == 0 {
 				l.queueSlotLocked()
@@ -39,16 +40,23 @@ func (l *Log) kickLocked() {
 	}
 }
 
+// queueSlotLocked queues a slot that is idle; fewer than MaxInFlight are busy.
 func (l *Log) queueSlotLocked() {
-	for _, s := range l.slots {
-		if s.state == slotIdle {
-			s.state = slotQueued
-			l.busy++
-			l.queued++
-			l.sy.push(&s.work)
-			return
-		}
+	i := slices.IndexFunc(l.slots, func(s *slot) bool { return s.state == slotIdle })
+	if i < 0 {
+		i = len(l.slots)
+		s := &slot{}
+		s.work.run = func(w *syncWorker) { l.runSlot(s, w) }
+		l.slots = append(l.slots, s)
 	}
+	if l.flights == nil {
+		l.flights = make([]flight, maxFlights)
+	}
+	s := l.slots[i]
+	s.state = slotQueued
+	l.busy++
+	l.queued++
+	l.sy.push(&s.work)
 }
 
 // formableLocked says whether a group of the segment could be written now.
@@ -73,10 +81,10 @@ func (l *Log) fitsLocked(seg *segment) bool {
 }
 
 // runSlot writes groups until there is nothing to write, or somebody else's turn has come.
-func (l *Log) runSlot(s *slot) {
+func (l *Log) runSlot(s *slot, w *syncWorker) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.state = slotRunning
+	s.state, s.store = slotRunning, w.store[:0]
 	l.queued--
 	for l.formLocked(s) {
 		l.kickLocked()
@@ -95,7 +103,7 @@ func (l *Log) runSlot(s *slot) {
 			break
 		}
 	}
-	s.state = slotIdle
+	s.state, s.store = slotIdle, nil
 	l.busy--
 	l.kickLocked()
 	l.settleLocked()
@@ -218,6 +226,7 @@ func (l *Log) completeLocked(s *slot, err error, took time.Duration) {
 		l.flightHead++
 	}
 	l.settleDurableLocked()
+	l.syncWantedLocked()
 }
 
 // landLocked makes a group part of what can be read.
@@ -239,6 +248,8 @@ func (l *Log) landLocked(f *flight) {
 	} else if l.opts.Sync == SyncInterval && l.syncAt.IsZero() {
 		l.syncAt = time.Now().Add(l.opts.Interval)
 		l.sy.setAlarm(&l.alarm, l.syncAt)
+	} else if l.opts.Sync == SyncOS {
+		l.sy.setAlarm(&l.alarm, l.lastWrite.Add(l.opts.IdleClose))
 	}
 	l.zeroLocked(seg, f.group.Body)
 	if seg.end >= 0 {
@@ -279,4 +290,5 @@ func (l *Log) settleDurableLocked() {
 	if l.marked < l.durable {
 		l.wantMarkLater()
 	}
+	l.sealWaitingLocked()
 }

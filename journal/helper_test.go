@@ -83,6 +83,7 @@ type testLog struct {
 	err     *PoisonedError
 
 	first   codec.Offset            // next when the log was opened
+	upto    codec.Offset            // behind the last batch that was taken
 	batches map[codec.Offset][]byte // appended since and not refused, by base offset
 	calls   int
 }
@@ -164,6 +165,7 @@ func (tl *testLog) append(n, size int) ([]byte, error) {
 		}
 	}
 	tl.batches[base] = b
+	tl.upto = base + codec.Offset(n)
 	return b, nil
 }
 
@@ -179,7 +181,8 @@ func (tl *testLog) mustAppend(n, size int) []byte {
 // waitDurable waits until everything that was appended is durable, or refused, or unknown. It returns the latter two as errors.
 func (tl *testLog) waitDurable() error {
 	tl.t.Helper()
-	next := tl.Next()
+	// A refusal takes Next back, perhaps before this call.
+	next := max(tl.Next(), tl.upto)
 	var err error
 	tl.wait(fmt.Sprintf("offset %d to be durable", next), func() bool {
 		switch {
@@ -190,8 +193,16 @@ func (tl *testLog) waitDurable() error {
 		case tl.refused != nil:
 			err = tl.refused
 			tl.refused = nil
+			tl.upto = 0
 		default:
-			return tl.Log.Durable() >= next
+			tl.Log.mu.Lock()
+			defer tl.Log.mu.Unlock()
+			if tl.state == stateOpen && tl.next < next {
+				err = tl.lastRefusal // it was told before the last append that it took
+				tl.upto = 0
+				return true
+			}
+			return tl.durable >= next
 		}
 		return true
 	})

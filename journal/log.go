@@ -171,12 +171,12 @@ type Log struct {
 	pendingBytes int64 // of the formed but not written too
 	unformed     int64 // bytes of pending
 
-	flights    [maxFlights]flight // a ring of groups in order, [flightHead, flightTail)
+	flights    []flight // a ring of maxFlights groups in order, [flightHead, flightTail); nil while the log is idle
 	flightHead uint64
 	flightTail uint64
-	slots      []*slot
-	busy       int // slots that are queued or running
-	queued     int // slots that are queued
+	slots      []*slot // at most Options.MaxInFlight, none while the log is idle
+	busy       int     // slots that are queued or running
+	queued     int     // slots that are queued
 
 	tasks       int // disk work other than groups that is queued or running
 	preparing   bool
@@ -193,8 +193,9 @@ type Log struct {
 	taken       map[codec.Offset]struct{} // names of files that are not part of the log
 
 	wantMark  bool
-	lastWrite time.Time // when the last group was formed
-	syncAt    time.Time // when the next interval is over; zero: nothing to sync
+	lastWrite time.Time    // when the last group was formed
+	syncAt    time.Time    // when the next interval is over; zero: nothing to sync
+	syncTo    codec.Offset // what Sync was asked for
 	alarm     alarm
 
 	telling     bool
@@ -231,7 +232,7 @@ type slot struct {
 	seg    *segment
 	at     Position
 	sync   bool
-	store  [][]byte // what bufs is a view of; the file system may change it
+	store  [][]byte // the worker's, while the slot runs; bufs is a view of it that the file system may change
 	bufs   [][]byte
 	size   int64 // of the batches
 	header [groupHeaderBytes]byte
@@ -378,7 +379,7 @@ func (l *Log) pushLocked(e entry) {
 // taskLocked queues disk work that is not a group.
 func (l *Log) taskLocked(f func()) {
 	l.tasks++
-	l.sy.push(&work{run: func() {
+	l.sy.push(&work{run: func(*syncWorker) {
 		f()
 		l.mu.Lock()
 		defer l.mu.Unlock()

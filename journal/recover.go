@@ -233,11 +233,6 @@ func Open(fsys vfs.FS, dir string, opts Options) (*Log, error) {
 	l := &Log{fsys: fsys, dir: dir, opts: opts, sy: opts.Syncers, taken: map[codec.Offset]struct{}{}}
 	l.idle.L = &l.mu
 	l.alarm = alarm{index: -1, ring: l.ring}
-	for range opts.MaxInFlight {
-		s := &slot{store: make([][]byte, 0, maxVecs+3)}
-		s.work.run = func() { l.runSlot(s) }
-		l.slots = append(l.slots, s)
-	}
 	began := time.Now()
 	r := &recovery{l: l, report: &l.report}
 	if err := r.run(); err != nil {
@@ -649,6 +644,15 @@ func (r *recovery) scan(f *found, until codec.Offset) error {
 func (r *recovery) link(used []*found) []*found {
 	var kept []*found
 	end := codec.Offset(-1)
+	if len(used) > 0 {
+		// A segment of which not even the header was written is an end of the chain too: what follows it is no beginning.
+		for _, f := range r.files {
+			if f.row.action == dropEmpty && f.base < used[0].header.Base {
+				end = f.base
+				break
+			}
+		}
+	}
 	for i, f := range used {
 		// A header that was lost is a torn first write, unless something in the segment was confirmed, or the segment is what
 		// remains after everything before it was trimmed.

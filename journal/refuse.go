@@ -41,6 +41,7 @@ func (l *Log) refuseLocked(err error) {
 	}
 	l.state, l.failure = stateRefusing, err
 	l.next = l.written
+	l.syncTo = min(l.syncTo, l.next)
 	l.dropPendingLocked()
 	l.m.refusals++
 }
@@ -99,6 +100,7 @@ func (l *Log) cut() {
 	l.lastRefusal = l.refusal
 	l.failure = nil
 	l.settleDurableLocked()
+	l.sealWaitingLocked()
 }
 
 // nameAgain gives segments that have records the names that they did not get when the refusal began.

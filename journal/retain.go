@@ -46,8 +46,9 @@ func (l *Log) Trim(to codec.Offset) {
 	l.retainLocked()
 }
 
-// Purge removes every record that was appended before, and waits until none of them is in the log any more: Start is then the Next
-// of the call. Offsets go on from there.
+// Purge removes every record that was appended before, and waits until that is for good: Start is then the Next of the call, and a crash
+// brings none of them back. Offsets go on from there. It waits for the disk, so never call it from OnProgress. After an error part of
+// the records may be gone; Purge may be called again.
 func (l *Log) Purge() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +141,9 @@ func (l *Log) trim() {
 		}
 		seg := l.doomed[0]
 		var spareAt string
-		if l.state == stateOpen && len(l.spares) < l.opts.MaxSpares && seg.size >= l.opts.SegmentBytes/2 && !seg.damaged {
+		// A quiet log keeps no spare: nothing would be written to it soon.
+		busy := l.active != nil && l.active.ready
+		if busy && l.state == stateOpen && len(l.spares) < l.opts.MaxSpares && seg.size >= l.opts.SegmentBytes/2 && !seg.damaged {
 			l.spareCount++
 			spareAt = l.path(spareName(l.spareCount))
 		}
@@ -179,10 +182,15 @@ func (l *Log) removeSegment(seg *segment, spareAt string) (*spare, error) {
 		}
 		return nil, l.fsys.SyncDir(l.dir)
 	}
-	if err := l.fsys.Rename(seg.path, spareAt); err != nil {
+	err := l.fsys.Rename(seg.path, spareAt)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, l.fsys.SyncDir(l.dir) // an earlier try came as far as this
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := l.fsys.SyncDir(l.dir); err != nil {
+		_ = l.fsys.Remove(spareAt) // it will not be found under this name again; the next Open removes it
 		return nil, err
 	}
 	f, err := l.fsys.Open(spareAt)

@@ -107,7 +107,7 @@ const (
 
 // extendLocked reserves blocks ahead of the next groups.
 func (l *Log) extendLocked(seg *segment) {
-	ahead := Position(2 * l.opts.GroupBytes * len(l.slots))
+	ahead := Position(2 * l.opts.GroupBytes * l.opts.MaxInFlight)
 	used := seg.pos - seg.first
 	limit := Position(l.opts.SegmentBytes)
 	from := max(seg.allocated, seg.pos)
@@ -174,7 +174,7 @@ var zeroBlock [zeroMax]byte
 
 // widenLocked opens one more handle of a segment that has groups waiting and every handle in use.
 func (l *Log) widenLocked(seg *segment) {
-	if seg.narrow || seg.opening || len(seg.handles) >= len(l.slots) || seg.end >= 0 {
+	if seg.narrow || seg.opening || len(seg.handles) >= l.opts.MaxInFlight || seg.end >= 0 {
 		return
 	}
 	seg.narrow = true
@@ -238,7 +238,7 @@ func (l *Log) prepare(sp *spare, name string) (*spare, error) {
 			return nil, err
 		}
 	}
-	for len(sp.handles) < len(l.slots) {
+	for len(sp.handles) < l.opts.MaxInFlight {
 		f, err := l.fsys.Open(sp.path)
 		if err != nil {
 			if len(sp.handles) > 0 {
@@ -259,10 +259,11 @@ func (l *Log) discard(sp *spare) {
 	_ = l.fsys.Remove(sp.path) // the next Open removes it
 }
 
-// sealLocked ends a segment once all of it is written and nothing else goes on in it.
+// sealLocked ends a segment once all of it is written, nothing else goes on in it, and everything before it is durable: to a recovery a
+// seal says that nothing below its end may be missing. Where appends are not synced this is what makes seals come in order.
 func (l *Log) sealLocked(seg *segment) {
 	if seg.end < 0 || seg.next != seg.end || seg.sealing || seg.sealed || seg.opening || seg.extending ||
-		seg.zeroing > 0 || !seg.ready ||
+		seg.zeroing > 0 || !seg.ready || l.durable < seg.base ||
 		l.state != stateOpen && l.state != stateClosing {
 		return
 	}
@@ -278,6 +279,13 @@ func (l *Log) sealLocked(seg *segment) {
 	l.taskLocked(func() { l.seal(seg, f, at, seal, index, synced) })
 }
 
+// sealWaitingLocked seals what waited for something else to become durable, or for the end of a refusal.
+func (l *Log) sealWaitingLocked() {
+	for i := len(l.segments) - 1; i >= 0 && !l.segments[i].sealed; i-- {
+		l.sealLocked(l.segments[i])
+	}
+}
+
 func (l *Log) seal(seg *segment, f vfs.File, at Position, seal, index []byte, synced bool) {
 	var err error
 	if !synced {
@@ -285,18 +293,21 @@ func (l *Log) seal(seg *segment, f vfs.File, at Position, seal, index []byte, sy
 	}
 	lacking := false
 	if err == nil {
-		err = f.WriteSync([][]byte{seal}, int64(at))
-		var se *vfs.SyncError
-		if lacking = err != nil && isNoSpace(err) && !errors.As(err, &se); lacking {
+		// What was reserved goes first: one sync then covers the seal and the size of the file, at whose end it has to be.
+		if f.Truncate(int64(at)) != nil {
+			l.count(&l.m.sealErrors) // the next Open scans the segment
+		}
+		err = f.WriteAt([][]byte{seal}, int64(at))
+		if lacking = err != nil && isNoSpace(err); lacking {
 			err = nil // the next Open scans the segment and finds its end without a seal
+		} else if err == nil {
+			err = f.Sync()
 		}
 	}
 	size := at
 	if err == nil && !lacking {
 		size += sealBytes
-		if f.Truncate(int64(size)) != nil {
-			l.count(&l.m.sealErrors) // the next Open scans the segment
-		} else if l.writeIndex(seg, index) != nil {
+		if l.writeIndex(seg, index) != nil {
 			l.count(&l.m.indexErrors) // it is made again when needed
 		}
 	}

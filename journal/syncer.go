@@ -29,7 +29,12 @@ type Syncers struct {
 // work is one thing to do. A work that is queued must not be queued again before it runs.
 type work struct {
 	next *work
-	run  func()
+	run  func(w *syncWorker)
+}
+
+// syncWorker is what one goroutine of the pool owns: room for the slices of one write, so that a log needs none while it is idle.
+type syncWorker struct {
+	store [maxVecs + 3][]byte // the header block, the group's header and the padding are not batches
 }
 
 // NewSyncers starts a pool of so many goroutines, 0: 8. Close stops them.
@@ -84,6 +89,7 @@ func (s *Syncers) crowded() bool {
 
 func (s *Syncers) run() {
 	defer s.wg.Done()
+	own := &syncWorker{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
@@ -102,7 +108,7 @@ func (s *Syncers) run() {
 		}
 		w.next = nil
 		s.mu.Unlock()
-		w.run()
+		w.run(own)
 		s.mu.Lock()
 	}
 }
