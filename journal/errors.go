@@ -3,9 +3,9 @@ package journal
 import (
 	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/journal/vfs"
 )
 
 var (
@@ -40,11 +40,7 @@ func (e *RefusedError) Error() string {
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Is matches ErrNoSpace if the cause is lack of space or quota.
-func (e *RefusedError) Is(target error) bool { return target == ErrNoSpace && isNoSpace(e.Err) }
-
-func isNoSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}
+func (e *RefusedError) Is(target error) bool { return target == ErrNoSpace && vfs.IsNoSpace(e.Err) }
 
 // PoisonedError says that a write or a sync failed. What was appended and not yet durable then has an unknown outcome: it may
 // or may not be there after a restart. The log takes no more appends; reads go on.

@@ -11,7 +11,7 @@ import (
 // failLocked handles a failed operation: lack of space heals, unless it is from a sync; everything else poisons.
 func (l *Log) failLocked(err error) {
 	var se *vfs.SyncError
-	if isNoSpace(err) && !errors.As(err, &se) && l.state != stateClosing {
+	if vfs.IsNoSpace(err) && !errors.As(err, &se) && l.state != stateClosing {
 		l.refuseLocked(err)
 		return
 	}

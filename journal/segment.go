@@ -126,7 +126,7 @@ func (l *Log) extendLocked(seg *segment) {
 			// Without reserved blocks a write finds out by itself whether there is space.
 			l.m.allocateErrors++
 			seg.allocated = limit
-			if isNoSpace(err) {
+			if vfs.IsNoSpace(err) {
 				seg.allocated = from
 			}
 		} else {
@@ -161,7 +161,7 @@ func (l *Log) zeroLocked(seg *segment, body int) {
 		case err == nil:
 			seg.warm = to
 			seg.allocated = max(seg.allocated, to)
-		case isNoSpace(err) && !errors.As(err, &se):
+		case vfs.IsNoSpace(err) && !errors.As(err, &se):
 			seg.warm = to // not again here
 		default:
 			l.poisonLocked(fmt.Errorf("zero ahead: %w", err))
@@ -298,7 +298,7 @@ func (l *Log) seal(seg *segment, f vfs.File, at Position, seal, index []byte, sy
 			l.count(&l.m.sealErrors) // the next Open scans the segment
 		}
 		err = f.WriteAt([][]byte{seal}, int64(at))
-		if lacking = err != nil && isNoSpace(err); lacking {
+		if lacking = err != nil && vfs.IsNoSpace(err); lacking {
 			err = nil // the next Open scans the segment and finds its end without a seal
 		} else if err == nil {
 			err = f.Sync()

@@ -34,15 +34,15 @@ type session struct {
 	handles map[uint32]handle
 	last    *publishing // the handle of the previous publish frame
 
-	out    outbox
+	out     outbox
 	active  fifo // what may have something to take
 	fetches map[*fetch]struct{}
-	asked   int // requests that are served away from the loop
-	dirty  bool // in loopState.dirty
-	paused bool // reading is paused: the peer does not read its control frames
-	held   bool // reading is paused: body waits for memory
-	shut   bool // CloseWrite was called
-	login  bool // counted in Broker.logins
+	asked   int  // requests that are served away from the loop
+	dirty   bool // in loopState.dirty
+	paused  bool // reading is paused: the peer does not read its control frames
+	held    bool // reading is paused: body waits for memory
+	shut    bool // CloseWrite was called
+	login   bool // counted in Broker.logins
 
 	heldAt time.Time
 }

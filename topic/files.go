@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/lightio/lightq/codec"
@@ -254,7 +253,7 @@ func diskError(what string, err error) error {
 		return codec.Errorf(codec.CodeSetAside, "%s", aside)
 	case errors.As(err, &wire):
 		return err
-	case noSpace(err):
+	case vfs.IsNoSpace(err):
 		return codec.Errorf(codec.CodeNoSpace, "%s: %s", what, err)
 	}
 	return codec.Errorf(codec.CodeStorage, "%s: %s", what, err)
@@ -363,8 +362,6 @@ func (f *files) setAside(name string) error {
 	}
 	return nil
 }
-
-func noSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 const (
 	// minReserve and reservePart are the disk's reserve: the larger of 1 GiB and 5%.

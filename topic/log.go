@@ -6,7 +6,6 @@ import (
 
 	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/journal"
-	"github.com/lightio/lightq/topic/producers"
 )
 
 // This file connects a partition with its log: what was appended goes to it, its progress comes back, and so does what
@@ -14,7 +13,6 @@ import (
 
 // openLog opens the partition's log and takes over its state.
 func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
-	state := producers.New()
 	opts := journal.Options{
 		Topic: journal.TopicID(p.topic.id), Partition: uint32(p.index),
 		Sync: journal.SyncAlways, Interval: time.Duration(s.SyncMillis) * time.Millisecond,
@@ -23,9 +21,6 @@ func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
 		MaxPendingBytes: int64(s.RingBytes) + int64(s.MaxBatchBytes),
 		Syncers:         f.syncers, Readers: f.readers,
 		OnProgress: p.progress,
-		Snapshot:   state.AppendSnapshot,
-		OnSnapshot: state.LoadSnapshot,
-		OnReplay:   state.Replay,
 	}
 	opts.RetentionBytes, opts.RetentionTime = retention(s)
 	switch s.Sync {
@@ -43,10 +38,8 @@ func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
 	}
 	f.report(p, log.Report())
 	c := &p.core
-	state.Truncate(log.Next()) // a snapshot may tell of batches that a crash has taken
 	p.log = log
 	c.filed = true
-	c.producers = state
 	c.start, c.next = log.Start(), log.Next()
 	c.sent, c.written, c.durable, c.high = c.next, c.next, c.next, c.next
 	switch {

@@ -1,9 +1,6 @@
 package topic
 
-import (
-	"github.com/lightio/lightq/codec"
-	"github.com/lightio/lightq/topic/producers"
-)
+import "github.com/lightio/lightq/codec"
 
 // core holds a partition's rules. It has one owner at a time, no goroutine, no clock and no I/O: whoever owns it sets now
 // before each step, and what is to happen outside is appended to out.
@@ -15,14 +12,13 @@ type core struct {
 	short    shortState // of the broker's memory, of this step
 
 	// Of a topic that is stored in files. The ring then holds the newest batches, among them all that are not written.
-	filed     bool
-	visible   visibility
-	refusing  bool // the log takes nothing until it has told what it refused
-	state     codec.PartitionState
-	full      bool  // the disk's reserve is reached
-	loss      int64 // milliseconds that the oldest record which is visible before it is durable may wait; 0: any
-	producers sequencer
-	troubled  []reader // their last read of the files failed
+	filed    bool
+	visible  visibility
+	refusing bool // the log takes nothing until it has told what it refused
+	state    codec.PartitionState
+	full     bool     // the disk's reserve is reached
+	loss     int64    // milliseconds that the oldest record which is visible before it is durable may wait; 0: any
+	troubled []reader // their last read of the files failed
 
 	// Where offsets are visible before they are durable, and the broker has files, ceiling bounds those that may be given out:
 	// above it they would be given out again after a crash.
@@ -57,7 +53,7 @@ type core struct {
 	counts     counts
 
 	sent codec.Offset // exclusive: what the store was given
-	out      effects
+	out  effects
 }
 
 type counts struct {
@@ -75,13 +71,6 @@ type incoming struct {
 	slab   *codec.Slab
 	err    error // what the check of the batch said
 	tested bool  // the batch was checked
-}
-
-// A sequencer knows what idempotent producers have appended; see package producers.
-type sequencer interface {
-	Check(id int64, epoch int16, first, records int32) (producers.Verdict, codec.Offset)
-	Appended(id int64, epoch int16, first, records int32, base codec.Offset, nowMillis int64)
-	Truncate(to codec.Offset)
 }
 
 // visibility says when records may be read, and batches of level appended are confirmed.
@@ -135,8 +124,6 @@ func (c *core) admit(in incoming) bool {
 	case c.full || c.refusing && c.visible != whenAppended:
 		p.refused = true
 		c.refuse(in, codec.CodeNoSpace)
-	case c.producers != nil && in.batch.ProducerID() >= 0 && !c.inSequence(in):
-		// It was confirmed again, or refused.
 	case !c.mayNumber(in.batch.RecordCount()):
 		return false
 	case c.makeRoom(int64(len(in.batch)) + entryOverheadBytes):
@@ -187,28 +174,6 @@ func (c *core) queue(p *Publisher) *fifo[awaiting] {
 		return &c.awaiting[1]
 	}
 	return &c.awaiting[0]
-}
-
-// inSequence reports whether a batch of an idempotent producer is to be appended. One that is there already is confirmed with
-// the offset that it has, once that is; any other that does not follow is refused.
-func (c *core) inSequence(in incoming) bool {
-	b := in.batch
-	verdict, base := c.producers.Check(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(b.RecordCount()))
-	switch verdict {
-	case producers.Append:
-		return true
-	case producers.Duplicate:
-		c.out.free = append(c.out.free, in.slab)
-		c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), base + codec.Offset(b.RecordCount())})
-		c.confirm()
-	case producers.Fenced:
-		in.pub.refused = true
-		c.refuse(in, codec.CodeProducerFenced)
-	default:
-		in.pub.refused = true
-		c.refuse(in, codec.CodeOutOfOrder)
-	}
-	return false
 }
 
 // ceilingStep is how many offsets are reserved at a time: two seconds of the highest rate, so that reserving never holds it up.
@@ -311,9 +276,6 @@ func (c *core) append(in incoming) {
 	c.counts.recordsIn += uint64(records)
 	c.counts.bytesIn += uint64(len(in.batch))
 	c.ring.push(entry{base: base, next: c.next, appendMillis: c.now, bytes: in.batch, slab: in.slab})
-	if b := in.batch; c.producers != nil && b.ProducerID() >= 0 {
-		c.producers.Appended(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(records), base, c.now)
-	}
 	c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), c.next})
 }
 
@@ -391,9 +353,6 @@ func (c *core) takeBack(from codec.Offset, code codec.Code) {
 		c.out.free = append(c.out.free, e.slab)
 	}
 	c.next, c.sent = min(c.next, from), min(c.sent, from)
-	if c.producers != nil {
-		c.producers.Truncate(from)
-	}
 	c.confirm()
 }
 
@@ -676,7 +635,7 @@ func (c *core) remove() {
 		c.dropCold(&g.position)
 		c.loseReturned(g, codec.GapPurged)
 	}
-	c.retry() // refuses all that is pending
+	c.retry()     // refuses all that is pending
 	if !c.filed { // else once the store does not need it any more
 		c.clear(codec.CodeTopicDeleted)
 	}

@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +12,9 @@ type Spacer interface {
 	// Space returns the bytes that are free for this process, and those of the whole disk.
 	Space(dir string) (free, total int64, err error)
 }
+
+// IsNoSpace reports whether an error is that the disk, or the user's share of it, is full.
+func IsNoSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // Space implements Spacer.
 func (OS) Space(dir string) (free, total int64, err error) {
