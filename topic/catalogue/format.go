@@ -82,6 +82,11 @@ func (e *Entry) check() error {
 			return fmt.Errorf("overflow %d is unknown", o)
 		}
 	}
+	if y := e.Settings.Sync; y != 0 {
+		if _, ok := codec.ParseSync(y.String()); !ok {
+			return fmt.Errorf("sync %d is unknown", y)
+		}
+	}
 	return e.Verifier.check()
 }
 
@@ -106,6 +111,12 @@ type settingsFile struct {
 	Overflow      string `json:"overflow,omitempty"`
 	RingBytes     uint64 `json:"ring_bytes,omitempty"`
 	MaxBatchBytes uint32 `json:"max_batch_bytes,omitempty"`
+
+	Sync            string `json:"sync,omitempty"`
+	SyncMillis      uint32 `json:"sync_millis,omitempty"`
+	RetentionBytes  uint64 `json:"retention_bytes,omitempty"`
+	RetentionMillis uint64 `json:"retention_millis,omitempty"`
+	SegmentBytes    uint64 `json:"segment_bytes,omitempty"`
 }
 
 func settingsToFile(s codec.TopicSettings) settingsFile {
@@ -114,9 +125,17 @@ func settingsToFile(s codec.TopicSettings) settingsFile {
 		Partitions:    s.Partitions,
 		RingBytes:     s.RingBytes,
 		MaxBatchBytes: s.MaxBatchBytes,
+
+		SyncMillis:      s.SyncMillis,
+		RetentionBytes:  s.RetentionBytes,
+		RetentionMillis: s.RetentionMillis,
+		SegmentBytes:    s.SegmentBytes,
 	}
 	if s.Overflow != 0 {
 		f.Overflow = s.Overflow.String()
+	}
+	if s.Sync != 0 {
+		f.Sync = s.Sync.String()
 	}
 	return f
 }
@@ -126,6 +145,11 @@ func settingsFromFile(f settingsFile) (codec.TopicSettings, error) {
 		Partitions:    f.Partitions,
 		RingBytes:     f.RingBytes,
 		MaxBatchBytes: f.MaxBatchBytes,
+
+		SyncMillis:      f.SyncMillis,
+		RetentionBytes:  f.RetentionBytes,
+		RetentionMillis: f.RetentionMillis,
+		SegmentBytes:    f.SegmentBytes,
 	}
 	var ok bool
 	if s.Storage, ok = codec.ParseStorage(f.Storage); !ok {
@@ -134,6 +158,11 @@ func settingsFromFile(f settingsFile) (codec.TopicSettings, error) {
 	if f.Overflow != "" {
 		if s.Overflow, ok = codec.ParseOverflow(f.Overflow); !ok {
 			return s, fmt.Errorf("overflow %q is unknown", clip(f.Overflow))
+		}
+	}
+	if f.Sync != "" {
+		if s.Sync, ok = codec.ParseSync(f.Sync); !ok {
+			return s, fmt.Errorf("sync %q is unknown", clip(f.Sync))
 		}
 	}
 	return s, nil
@@ -147,6 +176,12 @@ func overlay(base, over codec.TopicSettings) codec.TopicSettings {
 		Overflow:      cmp.Or(over.Overflow, base.Overflow),
 		RingBytes:     cmp.Or(over.RingBytes, base.RingBytes),
 		MaxBatchBytes: cmp.Or(over.MaxBatchBytes, base.MaxBatchBytes),
+
+		Sync:            cmp.Or(over.Sync, base.Sync),
+		SyncMillis:      cmp.Or(over.SyncMillis, base.SyncMillis),
+		RetentionBytes:  cmp.Or(over.RetentionBytes, base.RetentionBytes),
+		RetentionMillis: cmp.Or(over.RetentionMillis, base.RetentionMillis),
+		SegmentBytes:    cmp.Or(over.SegmentBytes, base.SegmentBytes),
 	}
 }
 
