@@ -52,10 +52,7 @@ type Catalogue struct {
 }
 
 // record is a topic that is served.
-type record struct {
-	entry Entry
-	stale bool // the current entry's file is not sound, so it must not become the one before
-}
+type record struct{ entry Entry }
 
 // A Report is what Open found.
 type Report struct {
@@ -382,7 +379,7 @@ func (c *Catalogue) settle(loaded []*loadedTopic, r *Report) {
 			r.SetAside++
 			continue
 		}
-		rec := &record{entry: t.entry, stale: t.fellBack != ""}
+		rec := &record{entry: t.entry}
 		c.byID[t.id], c.byName[t.entry.Name] = rec, rec
 		r.Topics++
 		r.Partitions += int(t.entry.Settings.Partitions)
@@ -508,7 +505,7 @@ func (c *Catalogue) replaceEntry(rec *record, e Entry, b []byte) error {
 		return fmt.Errorf("its %d ceilings cannot become %d", len(was.Ceilings), len(e.Ceilings))
 	}
 	// The entry that will stand behind the new one has to be close enough for CeilingJump.
-	twice := rec.stale
+	twice := false
 	for i, ceiling := range e.Ceilings {
 		low := codec.Offset(0)
 		if i < len(was.Ceilings) {
@@ -520,12 +517,10 @@ func (c *Catalogue) replaceEntry(rec *record, e Entry, b []byte) error {
 		twice = twice || ceiling-low > CeilingJump || len(was.Ceilings) == 0
 	}
 	dir := c.topicDir(e.ID)
-	var old []byte
-	if !rec.stale {
-		var err error
-		if old, err = appendEntry(nil, was); err != nil {
-			return err
-		}
+	// From memory, not from the file: that may be damaged.
+	old, err := appendEntry(nil, was)
+	if err != nil {
+		return err
 	}
 	if err := replace(c.fsys, dir, entryName, b, old); err != nil {
 		return err
@@ -535,7 +530,7 @@ func (c *Catalogue) replaceEntry(rec *record, e Entry, b []byte) error {
 			return err
 		}
 	}
-	rec.entry, rec.stale = e, false
+	rec.entry = e
 	return nil
 }
 

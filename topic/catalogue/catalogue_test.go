@@ -272,13 +272,14 @@ func TestF11DamagedProducerIDs(t *testing.T) {
 				}
 				continue // a flipped version is a refusal that says so
 			}
-			reserve(c, 1)
-			reserve(c, 5000)
-			write(t, disk, name, b)
-			if c, _, err = Open(disk, testDir, quietForSweep); err != nil {
-				t.Fatal(err)
+			for _, n := range []int64{1, 5000} {
+				reserve(c, n)
+				write(t, disk, name, b)
+				if c, _, err = Open(disk, testDir, quietForSweep); err != nil {
+					t.Fatal(err)
+				}
+				reserve(c, 1)
 			}
-			reserve(c, 1)
 			c, _ = mustOpen(t, disk)
 			reserve(c, 1)
 		}

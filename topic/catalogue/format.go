@@ -82,6 +82,11 @@ func (e *Entry) check() error {
 			return fmt.Errorf("overflow %d is unknown", o)
 		}
 	}
+	if y := e.Settings.Sync; y != 0 {
+		if _, ok := codec.ParseSync(y.String()); !ok {
+			return fmt.Errorf("sync %d is unknown", y)
+		}
+	}
 	return e.Verifier.check()
 }
 
@@ -120,6 +125,11 @@ func settingsToFile(s codec.TopicSettings) settingsFile {
 		Partitions:    s.Partitions,
 		RingBytes:     s.RingBytes,
 		MaxBatchBytes: s.MaxBatchBytes,
+
+		SyncMillis:      s.SyncMillis,
+		RetentionBytes:  s.RetentionBytes,
+		RetentionMillis: s.RetentionMillis,
+		SegmentBytes:    s.SegmentBytes,
 	}
 	if s.Overflow != 0 {
 		f.Overflow = s.Overflow.String()
@@ -127,8 +137,6 @@ func settingsToFile(s codec.TopicSettings) settingsFile {
 	if s.Sync != 0 {
 		f.Sync = s.Sync.String()
 	}
-	f.SyncMillis, f.SegmentBytes = s.SyncMillis, s.SegmentBytes
-	f.RetentionBytes, f.RetentionMillis = s.RetentionBytes, s.RetentionMillis
 	return f
 }
 
@@ -137,6 +145,11 @@ func settingsFromFile(f settingsFile) (codec.TopicSettings, error) {
 		Partitions:    f.Partitions,
 		RingBytes:     f.RingBytes,
 		MaxBatchBytes: f.MaxBatchBytes,
+
+		SyncMillis:      f.SyncMillis,
+		RetentionBytes:  f.RetentionBytes,
+		RetentionMillis: f.RetentionMillis,
+		SegmentBytes:    f.SegmentBytes,
 	}
 	var ok bool
 	if s.Storage, ok = codec.ParseStorage(f.Storage); !ok {
@@ -152,8 +165,6 @@ func settingsFromFile(f settingsFile) (codec.TopicSettings, error) {
 			return s, fmt.Errorf("sync %q is unknown", clip(f.Sync))
 		}
 	}
-	s.SyncMillis, s.SegmentBytes = f.SyncMillis, f.SegmentBytes
-	s.RetentionBytes, s.RetentionMillis = f.RetentionBytes, f.RetentionMillis
 	return s, nil
 }
 

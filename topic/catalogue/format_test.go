@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -21,6 +22,7 @@ func goldenEntry() Entry {
 		Name: "orders.eu", ID: codec.TopicID{0x4c, 0x51, 0x10, 15: 0xff}, CreatedMillis: 1_790_000_000_123,
 		Settings: codec.TopicSettings{
 			Storage: codec.StorageQueueFile, Partitions: 3, Overflow: codec.OverflowDropOldest, RingBytes: 64 << 20, MaxBatchBytes: 1 << 20,
+			Sync: codec.SyncInterval, SyncMillis: 10, RetentionBytes: 1 << 40, RetentionMillis: codec.RetentionUnlimited, SegmentBytes: 128 << 20,
 		},
 		User: "ann", Verifier: newVerifier("pencil", []byte("0123456789abcdef"), 4096),
 		Ceilings: []codec.Offset{0, 1 << 20, 1<<62 + 1},
@@ -96,6 +98,7 @@ func TestStrangeEntries(t *testing.T) {
 		"an unknown setting":      change(`"partitions"`, `"replicas": 3, "partitions"`),
 		"an unknown storage":      change("queue_file", "tape"),
 		"an unknown overflow":     change("drop-oldest", "drop-newest"),
+		"an unknown sync":         change("interval", "never"),
 		"no partitions":           change(`"partitions": 3`, `"partitions": 0`),
 		"many partitions":         change(`"partitions": 3`, `"partitions": 4097`),
 		"a short id":              change(`"id": "4c51`, `"id": "51`),
@@ -136,6 +139,26 @@ func TestStrangeEntries(t *testing.T) {
 		if !errors.As(err, new(*damagedError)) {
 			t.Errorf("%s: the error is %v", name, err)
 		}
+	}
+}
+
+// Every setting is stored, and every one of another topic's can take precedence: no field was forgotten.
+func TestEverySetting(t *testing.T) {
+	s := goldenEntry().Settings
+	v := reflect.ValueOf(s)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Errorf("the golden entry has no %s", v.Type().Field(i).Name)
+		}
+	}
+	if back, err := settingsFromFile(settingsToFile(s)); err != nil || back != s {
+		t.Errorf("error %v: stored as %+v, read as %+v", err, s, back)
+	}
+	if got := overlay(codec.TopicSettings{}, s); got != s {
+		t.Errorf("over nothing: %+v", got)
+	}
+	if got := overlay(s, codec.TopicSettings{}); got != s {
+		t.Errorf("under nothing: %+v", got)
 	}
 }
 

@@ -25,10 +25,7 @@ type producerIDsFile struct {
 }
 
 // producerIDs are the ids that were reserved on disk and not yet given out: [next, limit).
-type producerIDs struct {
-	next, limit int64
-	stale       bool // the current file is not sound, so it must not become the one before
-}
+type producerIDs struct{ next, limit int64 }
 
 func appendProducerIDs(dst []byte, next int64) ([]byte, error) {
 	return appendFile(dst, producerIDsMagic, producerIDsFile{Next: next})
@@ -77,21 +74,14 @@ func (c *Catalogue) reserveBlock(n int64) error {
 	if err != nil {
 		return err
 	}
-	var old []byte
-	if !c.ids.stale {
-		if old, err = appendProducerIDs(nil, c.ids.limit); err != nil {
-			return err
-		}
+	old, err := appendProducerIDs(nil, c.ids.limit) // from memory: the file may be damaged
+	if err != nil {
+		return err
 	}
 	if err := replace(c.fsys, c.dir, producerIDsName, now, old); err != nil {
 		return err
 	}
-	if c.ids.stale { // the one before would be a jump behind
-		if err := replace(c.fsys, c.dir, producerIDsName, now, now); err != nil {
-			return err
-		}
-	}
-	c.ids.limit, c.ids.stale = limit, false
+	c.ids.limit = limit
 	return nil
 }
 
@@ -123,7 +113,7 @@ func (c *Catalogue) loadProducerIDs() error {
 		c.log.Error("the files of producer ids are damaged: going on at a random number", "path", name, "err", reason, "next", old,
 			slog.Any("old", oldReason))
 	}
-	c.ids = producerIDs{next: old, limit: old, stale: true}
+	c.ids = producerIDs{next: old, limit: old}
 	return nil
 }
 
