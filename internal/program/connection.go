@@ -72,7 +72,8 @@ func (f *clientFlags) connect(ctx context.Context) (*client.Client, error) {
 		}
 	}
 	c, err := client.Dial(ctx, f.server,
-		client.WithName(clientName(f.program)), client.WithLogger(cli.NewLogger(os.Stderr, f.level)))
+		client.WithName(clientName(f.program)), client.WithLogger(cli.NewLogger(os.Stderr, f.level)),
+		client.WithoutReconnect()) // a program ends with its broker, and says what was done until then
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, cli.ErrInterrupted
