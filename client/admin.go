@@ -43,7 +43,7 @@ func (c *Client) CreateTopic(ctx context.Context, name string, s TopicSettings) 
 
 // Describe asks about a topic.
 func (c *Client) Describe(ctx context.Context, topic string) (Description, error) {
-	header, payload, err := c.call(ctx, func(dst []byte, corr uint32) []byte {
+	header, payload, err := c.ask(ctx, func(dst []byte, corr uint32) []byte {
 		return codec.AppendDescribe(dst, corr, topic)
 	})
 	var m Description
@@ -76,7 +76,7 @@ func (c *Client) List(ctx context.Context) ([]TopicEntry, error) {
 // listPage asks for the topics behind a name. It makes sure that a broker which says that there are more gets List
 // further.
 func (c *Client) listPage(ctx context.Context, after string) (codec.ListReply, error) {
-	header, payload, err := c.call(ctx, func(dst []byte, corr uint32) []byte {
+	header, payload, err := c.ask(ctx, func(dst []byte, corr uint32) []byte {
 		return codec.AppendList(dst, corr, codec.List{After: after})
 	})
 	if err != nil {
@@ -153,7 +153,7 @@ func (c *Client) Purge(ctx context.Context, topic string, partition int) (record
 
 // Stats returns the broker's figures. Their names are stable; docs/PROTOCOL.md lists them.
 func (c *Client) Stats(ctx context.Context) ([]Stat, error) {
-	header, payload, err := c.call(ctx, codec.AppendStats)
+	header, payload, err := c.ask(ctx, codec.AppendStats)
 	var stats []Stat
 	if err == nil {
 		stats, err = codec.ParseStatsReply(header, payload)

@@ -18,19 +18,30 @@ const defaultTimeout = 10 * time.Second
 
 // A Client makes producers and consumers and administers topics. All methods may be called from any goroutine.
 type Client struct {
-	network, addr string
-	name          string
-	dialer        dialFunc
-	log           *slog.Logger
-	timeout       time.Duration
+	brokers []address // in the order in which they are tried
+	name    string
+	dialer  dialFunc
+	log     *slog.Logger
+	timeout time.Duration
+	again   againConfig
+	onConn  func(ConnEvent)
 
-	controlMu sync.Mutex // held while the control connection is made
-	control   *link      // for administration; made anew when it was lost
+	// The connection for administration, made anew when it was lost. controlTurn holds one element while somebody uses
+	// what is below it.
+	controlTurn chan struct{}
+	control     *link
+	comingBack  comeback
+
+	closing context.Context // ends when Close is called
+	close   context.CancelFunc
 
 	mu       sync.Mutex
 	closed   bool
 	children map[child]struct{}
 }
+
+// An address is that of one broker.
+type address struct{ network, addr string }
 
 // A child is a Producer or Consumer.
 type child interface{ closeWithClient(context.Context) error }
@@ -55,25 +66,49 @@ func WithLogger(log *slog.Logger) Option { return func(c *Client) { c.log = log 
 // consuming have no such bound.
 func WithTimeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
 
-// Dial connects to a broker and exchanges hellos. addr is "tcp://host:port", "host:port" or "unix:///path".
+// Dial connects to a broker and exchanges hellos. addr is "tcp://host:port", "host:port" or "unix:///path", or several of
+// them with commas between. This and every later connection tries them in their order, from the first, and takes the one
+// that answers; where several are left, none takes more than its share of the time. The error names each with its reason. Dial
+// itself does not try again; what is lost later comes back as the package comment says.
 func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
-	network, address, err := splitAddr(addr)
+	brokers, err := splitAddrs(addr)
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{
-		network: network, addr: address, name: "lightq-go", timeout: defaultTimeout,
+		brokers: brokers, name: "lightq-go", timeout: defaultTimeout, controlTurn: make(chan struct{}, 1),
+		again:  againConfig{least: DefaultReconnectMin, most: DefaultReconnectMax},
 		dialer: (&net.Dialer{}).DialContext, log: slog.New(slog.DiscardHandler), children: map[child]struct{}{},
 	}
 	for _, o := range opts {
 		o(c)
 	}
-	ctx, cancel := c.bound(ctx)
-	defer cancel()
-	if _, err := c.controlLink(ctx); err != nil {
+	if err := c.again.check(); err != nil {
 		return nil, err
 	}
+	c.closing, c.close = context.WithCancel(context.Background())
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	l, err := c.dial(ctx)
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	l.start(control{})
+	c.control, c.comingBack = l, c.comeback(RoleAdmin, "")
 	return c, nil
+}
+
+func splitAddrs(list string) ([]address, error) {
+	var all []address
+	for addr := range strings.SplitSeq(list, ",") {
+		network, host, err := splitAddr(strings.TrimSpace(addr))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, address{network, host})
+	}
+	return all, nil
 }
 
 func splitAddr(addr string) (network, address string, err error) {
@@ -104,36 +139,79 @@ func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, c.timeout)
 }
 
+// dial makes a connection to the first broker that answers.
 func (c *Client) dial(ctx context.Context) (*link, error) {
-	return dialLink(ctx, c.dialer, c.network, c.addr, c.name, c.log)
+	if len(c.brokers) == 1 {
+		return c.dialOne(ctx, c.brokers[0])
+	}
+	var failed dialErrors
+	for i, a := range c.brokers {
+		share, cancel := ctx, func() {}
+		if end, ok := ctx.Deadline(); ok {
+			share, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(len(c.brokers)-i))
+		}
+		l, err := c.dialOne(share, a)
+		cancel()
+		if err == nil {
+			return l, nil
+		}
+		failed = append(failed, err)
+	}
+	return nil, failed
 }
 
-// controlLink returns the control connection, and makes one if there is none that works.
+func (c *Client) dialOne(ctx context.Context, a address) (*link, error) {
+	return dialLink(ctx, c.dialer, a.network, a.addr, c.name, c.log)
+}
+
+// controlLink returns the control connection. If that was lost it makes a new one, again and again until ctx ends.
 func (c *Client) controlLink(ctx context.Context) (*link, error) {
-	c.controlMu.Lock()
-	defer c.controlMu.Unlock()
-	if l := c.control; l != nil && l.cause() == nil {
-		return l, nil
-	}
-	if c.isClosed() {
+	select {
+	case c.controlTurn <- struct{}{}:
+		defer func() { <-c.controlTurn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.closing.Done():
 		return nil, ErrClosed
 	}
-	l, err := c.dial(ctx)
-	if err != nil {
+	if c.closing.Err() != nil {
+		return nil, ErrClosed
+	}
+	cause := c.control.cause()
+	if cause == nil {
+		return c.control, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.closing, cancel)()
+	var made *link
+	try := func(ctx context.Context) (addr string, err error) {
+		if made, err = c.dial(ctx); err != nil {
+			return "", err
+		}
+		return made.addr, nil
+	}
+	var err error
+	if c.again.never {
+		_, err = try(ctx)
+	} else {
+		err = c.comingBack.run(ctx, c.control.addr, cause, try)
+	}
+	switch {
+	case c.closing.Err() != nil:
+		if err == nil {
+			made.close()
+		}
+		return nil, ErrClosed
+	case err != nil && ctx.Err() != nil && c.comingBack.last != nil:
+		return nil, fmt.Errorf("%w (%w)", ctx.Err(), c.comingBack.last)
+	case err != nil:
 		return nil, err
 	}
-	l.start(control{})
-	if c.control != nil {
-		c.control.close() // it is dead; wait for its goroutines
-	}
-	c.control = l
-	return l, nil
-}
-
-func (c *Client) isClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
+	made.start(control{})
+	c.control.close() // it is dead; wait for its goroutines
+	c.control = made
+	return made, nil
 }
 
 // control handles the control connection, where nothing but replies is expected.
@@ -146,6 +224,7 @@ func (control) frame(h codec.Header, _, _ []byte) error {
 func (control) goingAway(*codec.WireError) {}
 func (control) down(error)                 {}
 
+// call sends a request over the control connection and waits for its reply.
 func (c *Client) call(ctx context.Context, build func(dst []byte, corr uint32) []byte) (header, payload []byte, err error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -154,6 +233,19 @@ func (c *Client) call(ctx context.Context, build func(dst []byte, corr uint32) [
 		return nil, nil, err
 	}
 	return l.call(ctx, build)
+}
+
+// ask is call for a request that changes nothing: it is sent again when the connection was lost before the reply.
+func (c *Client) ask(ctx context.Context, build func(dst []byte, corr uint32) []byte) (header, payload []byte, err error) {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	for {
+		header, payload, err = c.call(ctx, build)
+		var lost *ConnError
+		if err == nil || c.again.never || ctx.Err() != nil || !errors.As(err, &lost) || !Retryable(err) {
+			return header, payload, err
+		}
+	}
 }
 
 // adopt makes Close close ch too.
@@ -174,7 +266,8 @@ func (c *Client) disown(ch child) {
 }
 
 // Close closes the client's producers, consumers and connections. Producers are flushed first, for at most the client's
-// timeout; what that could not finish is in the error. Closing twice is closing once.
+// timeout, also those that are waiting for their broker to come back; what that could not finish is in the error. Closing
+// twice is closing once.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -183,6 +276,7 @@ func (c *Client) Close() error {
 		children = append(children, ch)
 	}
 	c.mu.Unlock()
+	c.close()
 
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
@@ -192,11 +286,9 @@ func (c *Client) Close() error {
 		wg.Go(func() { errs[i] = ch.closeWithClient(ctx) })
 	}
 	wg.Wait()
-	c.controlMu.Lock()
-	if c.control != nil {
-		c.control.close()
-	}
-	c.controlMu.Unlock()
+	c.controlTurn <- struct{}{}
+	c.control.close()
+	<-c.controlTurn
 	return errors.Join(errs...)
 }
 

@@ -151,7 +151,7 @@ func appendSnappy(dst, section []byte) ([]byte, bool) {
 
 // compress returns the batch of a publish frame in a new buffer, compressed, behind room for the frame's head; or nil if
 // that would not be smaller. No lock is held.
-func (w *partition) compress(frame []byte) []byte {
+func (w *partition) compress(frame []byte, meta codec.BatchMeta) []byte {
 	batch := codec.Batch(frame[publishOverhead:])
 	section := batch[codec.BatchHeaderBytes:]
 	const head = publishOverhead + codec.BatchHeaderBytes
@@ -165,6 +165,6 @@ func (w *partition) compress(frame []byte) []byte {
 		return nil
 	}
 	codec.FinishBatch(packed[publishOverhead:], w.p.cfg.compression, batch.RecordCount(), batch.BaseTimestamp(),
-		batch.MaxTimestamp(), codec.NoProducer)
+		batch.MaxTimestamp(), meta)
 	return packed
 }

@@ -1,11 +1,9 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"math"
 	"sync"
@@ -133,42 +131,51 @@ type Position struct {
 type subscription struct {
 	number   int
 	handle   uint32
+	topic    codec.TopicID
 	pos      Position
 	consumed int // bytes handed out and not granted again
 	dead     bool
 }
 
 // A Consumer receives from the partitions of one topic over a connection of its own. It has no reader goroutine:
-// whoever iterates reads the socket. One iteration may be under way at a time; Close and Positions may be called
-// from any goroutine.
+// whoever iterates reads the socket, and makes a lost connection anew. One iteration may be under way at a time; Close and
+// Positions may be called from any goroutine.
 type Consumer struct {
 	client *Client
-	link   *link
 	topic  string
+	cfg    consumerConfig
 	credit int
 	total  int
 	shared bool // a member of a group
 
+	closing context.Context // ends when Close is called
+	close   context.CancelFunc
+
 	iterating atomic.Bool
 
+	linkMu sync.Mutex // held by the iterating goroutine when it replaces link, by others when they look at it
+	link   *link
+
 	// Of the iterating goroutine.
-	subs    []*subscription // by handle-1
-	live    int
-	sub     *subscription // whose frame is being handed out
-	deliver codec.Deliver
-	rest    []byte    // batches of the frame that are still to be handed out
-	left    int       // their count
-	gap     codec.Gap // told and not handed out yet
-	out     codec.Gap // what Batch.Gap points to
-	given   int       // bytes of the batch that is in the caller's hands
-	last    Batch     // the batch that Records is in
-	partial bool      // last has records left
-	opened  bool      // records iterates over last
-	records codec.Records
-	opener  decompressor
-	skip    codec.Offset
-	grant   []byte
-	err     error // sticky
+	comingBack comeback
+	news       []news          // to be told before anything is read
+	subs       []*subscription // by handle-1
+	live       int
+	sub        *subscription // whose frame is being handed out
+	deliver    codec.Deliver
+	rest       []byte    // batches of the frame that are still to be handed out
+	left       int       // their count
+	gap        codec.Gap // told and not handed out yet
+	out        codec.Gap // what Batch.Gap points to
+	given      int       // bytes of the batch that is in the caller's hands
+	last       Batch     // the batch that Records is in
+	partial    bool      // last has records left
+	opened     bool      // records iterates over last
+	records    codec.Records
+	opener     decompressor
+	skip       codec.Offset
+	grant      []byte
+	err        error // sticky
 
 	posMu sync.Mutex // guards the pos of subs against Positions
 }
@@ -201,15 +208,17 @@ func (c *Client) Consumer(ctx context.Context, topic string, opts ...ConsumerOpt
 	}
 	l.frames.target = consumerBufferBytes
 	co := &Consumer{
-		client: c, link: l, topic: topic, credit: cfg.credit, shared: cfg.kind == codec.KindPull,
-		opener: decompressor{limit: cfg.maxOpened},
+		client: c, link: l, topic: topic, cfg: cfg, credit: cfg.credit, shared: cfg.kind == codec.KindPull,
+		opener: decompressor{limit: cfg.maxOpened}, comingBack: c.comeback(RoleConsumer, topic),
 	}
-	if err := l.within(ctx, func() error { return co.subscribe(cfg) }); err != nil {
+	if err := l.within(ctx, co.subscribe); err != nil {
 		l.close()
 		return nil, fmt.Errorf("subscribe to topic %s: %w", topic, err)
 	}
 	l.startHeartbeat()
+	co.closing, co.close = context.WithCancel(context.Background())
 	if err := c.adopt(co); err != nil {
+		co.close()
 		l.close()
 		return nil, err
 	}
@@ -218,34 +227,27 @@ func (c *Client) Consumer(ctx context.Context, topic string, opts ...ConsumerOpt
 
 // subscribe subscribes to all partitions. The reply to the first tells how many there are. Where more follow,
 // nobody gets credit before all replies are there, so that no batches pile up here meanwhile.
-func (c *Consumer) subscribe(cfg consumerConfig) error {
+func (c *Consumer) subscribe() error {
 	first := 0
-	if len(cfg.partitions) > 0 {
-		first = cfg.partitions[0]
+	if len(c.cfg.partitions) > 0 {
+		first = c.cfg.partitions[0]
 	}
 	if first < 0 {
 		return codec.Errorf(codec.CodeUnknownPartition, "there is no partition %d", first)
 	}
-	request := func(dst []byte, number int, handle uint32, credit int) []byte {
-		// The handle serves as the correlation id: nothing else is asked on this connection.
-		return codec.AppendSubscribe(dst, handle, handle, codec.Subscribe{
-			Topic: c.topic, Partition: uint32(number), Kind: cfg.kind, From: cfg.start.from,
-			Value: uint64(cfg.start.value), CreditBytes: uint32(credit), Name: cfg.group,
-		})
-	}
 	credit := 0
-	if len(cfg.partitions) == 1 {
-		credit = cfg.credit // nothing follows
+	if len(c.cfg.partitions) == 1 {
+		credit = c.credit // nothing follows
 	}
-	if err := c.link.write(request(nil, first, 1, credit)); err != nil {
+	if err := c.link.write(c.appendSubscribe(nil, first, 1, c.cfg.start, credit)); err != nil {
 		return err
 	}
-	var stash []byte // frames for the iteration
-	reply, err := c.subscribed(1, &stash)
+	var stash []byte
+	reply, err := subscribed(c.link, 1, &stash)
 	if err != nil {
 		return fmt.Errorf("partition %d: %w", first, err)
 	}
-	numbers, err := partitionNumbers(c.topic, cfg.partitions, int(reply.Partitions))
+	numbers, err := partitionNumbers(c.topic, c.cfg.partitions, int(reply.Partitions))
 	if err != nil {
 		return err
 	}
@@ -253,7 +255,7 @@ func (c *Consumer) subscribe(cfg consumerConfig) error {
 	c.add(numbers[0], reply)
 	var out []byte
 	for i, number := range numbers[1:] {
-		out = request(out, number, uint32(i+2), 0)
+		out = c.appendSubscribe(out, number, uint32(i+2), c.cfg.start, 0)
 	}
 	if len(out) > 0 {
 		if err := c.link.write(out); err != nil {
@@ -261,58 +263,195 @@ func (c *Consumer) subscribe(cfg consumerConfig) error {
 		}
 	}
 	for i, number := range numbers[1:] {
-		reply, err := c.subscribed(uint32(i+2), &stash)
+		reply, err := subscribed(c.link, uint32(i+2), &stash)
 		if err != nil {
 			return fmt.Errorf("partition %d: %w", number, err)
 		}
 		c.add(number, reply)
 	}
 	if credit == 0 {
-		out = out[:0]
-		for _, s := range c.subs {
-			out = codec.AppendCredit(out, s.handle, uint32(cfg.credit))
-		}
-		if err := c.link.write(out); err != nil {
+		if err := c.grantAll(c.link); err != nil {
 			return err
 		}
 	}
-	if len(stash) > 0 {
-		f := &c.link.frames
-		stash = append(stash, f.buf[f.r:f.w]...)
-		f.r, f.w = 0, 0
-		f.src = &stashed{head: bytes.NewReader(stash), tail: c.link}
+	c.link.frames.putBack(stash)
+	return nil
+}
+
+// appendSubscribe appends a request. The handle serves as the correlation id: nothing else is asked on this connection.
+func (c *Consumer) appendSubscribe(dst []byte, number int, handle uint32, start Start, credit int) []byte {
+	return codec.AppendSubscribe(dst, handle, handle, codec.Subscribe{
+		Topic: c.topic, Partition: uint32(number), Kind: c.cfg.kind, From: start.from,
+		Value: uint64(start.value), CreditBytes: uint32(credit), Name: c.cfg.group,
+	})
+}
+
+// grantAll gives every subscription its first credit.
+func (c *Consumer) grantAll(l *link) error {
+	var out []byte
+	for _, s := range c.subs {
+		if !s.dead {
+			out = codec.AppendCredit(out, s.handle, uint32(c.credit))
+		}
+	}
+	return l.write(out)
+}
+
+// News are told to the iteration in place of a batch.
+type news struct {
+	sub *subscription
+	gap codec.Gap // missing in front of what comes next; or
+	err error     // the end of the subscription
+}
+
+// comeBack makes the connection anew after its loss, and goes on where each partition was left. fatal: the iteration ends
+// with err; it can go on later if that is ctx's.
+func (c *Consumer) comeBack(ctx context.Context, err error) (fatal bool, _ error) {
+	c.link.fail("read", err)
+	cause := c.link.cause()
+	if c.client.again.never || !Retryable(cause) {
+		c.err = cause
+		return true, c.err
+	}
+	c.link.close() // wait for its goroutines
+	c.given, c.left, c.rest, c.gap = 0, 0, nil, codec.Gap{}
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.closing, cancel)()
+	err = c.comingBack.run(both, c.link.addr, cause, func(ctx context.Context) (string, error) {
+		l, err := c.client.dial(ctx)
+		if err != nil {
+			return "", err
+		}
+		if err := c.resubscribe(ctx, l); err != nil {
+			l.close()
+			return l.addr, err
+		}
+		l.startHeartbeat()
+		c.linkMu.Lock()
+		c.link = l
+		c.linkMu.Unlock()
+		return l.addr, nil
+	})
+	switch {
+	case c.closing.Err() != nil:
+		c.link.close()
+		c.err = ErrClosed
+	case ctx.Err() != nil:
+		return true, ctx.Err() // also when the connection was made at the same time, since nobody watches ctx there
+	case err != nil:
+		c.err = err
+	}
+	return c.err != nil, c.err
+}
+
+// resubscribe subscribes to the partitions that are alive where they were left. What the broker says of single ones
+// becomes news; an error that may pass concerns the whole attempt.
+func (c *Consumer) resubscribe(ctx context.Context, l *link) error {
+	l.frames.target = consumerBufferBytes
+	var out []byte
+	for _, s := range c.subs {
+		if s.dead {
+			continue
+		}
+		start := AtOffset(s.pos.Next)
+		if c.shared {
+			// The broker knows where the group stands. A group that it has forgotten begins where it stood when this
+			// member joined: nothing is left out.
+			start = AtOffset(s.pos.Begin)
+		}
+		out = c.appendSubscribe(out, s.number, s.handle, start, 0)
+	}
+	var stash []byte
+	type answer struct {
+		sub   *subscription
+		reply codec.SubscribeReply
+		err   error
+	}
+	var answers []answer
+	err := l.within(ctx, func() error {
+		if err := l.write(out); err != nil {
+			return err
+		}
+		for _, s := range c.subs {
+			if s.dead {
+				continue
+			}
+			reply, err := subscribed(l, s.handle, &stash)
+			var wire *codec.WireError
+			if err != nil && (!errors.As(err, &wire) || wire.Code.Info().Retriable || wire.Code.Info().Fatal) {
+				return &ConnError{Op: "read", Addr: l.addr, Err: err}
+			}
+			answers = append(answers, answer{s, reply, err})
+		}
+		return c.grantAll(l)
+	})
+	if err != nil {
+		return err
+	}
+	l.frames.putBack(stash)
+	for _, a := range answers {
+		c.resubscribed(a.sub, a.reply, a.err)
 	}
 	return nil
 }
 
-// stashed reads what was put aside, then the socket.
-type stashed struct {
-	head *bytes.Reader
-	tail io.Reader
+func (c *Consumer) resubscribed(s *subscription, m codec.SubscribeReply, err error) {
+	if err == nil && m.ID != s.topic {
+		err = codec.Errorf(codec.CodeTopicDeleted, "the topic was deleted, and made anew, while the connection was lost")
+	}
+	if err != nil {
+		s.dead = true
+		c.live--
+		c.news = append(c.news, news{sub: s, err: &PartitionError{c.topic, s.number, err}})
+		return
+	}
+	s.consumed = 0
+	next := s.pos.Next
+	if !c.shared && m.Begin > next {
+		// The topic keeps nothing for those who are away.
+		c.news = append(c.news, news{sub: s, gap: codec.Gap{From: next, Next: m.Begin, Reason: codec.GapDropped}})
+	}
+	c.posMu.Lock()
+	s.pos.Start, s.pos.High = m.Start, m.High
+	c.posMu.Unlock()
 }
 
-func (s *stashed) Read(p []byte) (int, error) {
-	if s.head.Len() > 0 {
-		return s.head.Read(p)
+// tellNews returns what was found out with the last reconnect, one by one.
+func (c *Consumer) tellNews() (b Batch, fatal bool, err error) {
+	n := c.news[0]
+	c.news = c.news[1:]
+	b = Batch{Partition: n.sub.number}
+	if n.err != nil {
+		if c.live == 0 && len(c.news) == 0 {
+			c.err = n.err
+		}
+		return b, c.err != nil, n.err
 	}
-	return s.tail.Read(p)
+	c.posMu.Lock()
+	n.sub.pos.Next = max(n.sub.pos.Next, n.gap.Next)
+	b.Start, b.High = n.sub.pos.Start, n.sub.pos.High
+	c.posMu.Unlock()
+	c.out = n.gap
+	b.Gap = &c.out
+	return b, false, nil
 }
 
 func (c *Consumer) add(number int, m codec.SubscribeReply) {
-	c.subs = append(c.subs, &subscription{number: number, handle: uint32(len(c.subs) + 1), pos: Position{
+	c.subs = append(c.subs, &subscription{number: number, handle: uint32(len(c.subs) + 1), topic: m.ID, pos: Position{
 		Partition: number, Begin: m.Begin, Next: m.Begin, Start: m.Start, High: m.High,
 	}})
 	c.live++
 }
 
 // subscribed waits for the reply with this correlation id. Frames of other handles that come before go into stash.
-func (c *Consumer) subscribed(corr uint32, stash *[]byte) (m codec.SubscribeReply, err error) {
+func subscribed(l *link, corr uint32, stash *[]byte) (m codec.SubscribeReply, err error) {
 	for {
-		h, header, payload, err := c.link.frames.next()
+		h, header, payload, err := l.frames.next()
 		if err != nil {
 			return m, told(err)
 		}
-		if done, err := c.link.common(h, header); err != nil {
+		if done, err := l.common(h, header); err != nil {
 			return m, err
 		} else if done {
 			continue
@@ -352,7 +491,11 @@ func (c *Consumer) Positions() []Position {
 
 // Close closes the connection and ends an iteration under way with ErrClosed. Closing twice is closing once.
 func (c *Consumer) Close() error {
-	c.link.close()
+	c.close()
+	c.linkMu.Lock()
+	l := c.link
+	c.linkMu.Unlock()
+	l.close()
 	c.client.disown(c)
 	return nil
 }
@@ -458,7 +601,11 @@ func (c *Consumer) watch(ctx context.Context) (stop func()) {
 	if ctx.Done() == nil {
 		return func() {}
 	}
-	cancel := context.AfterFunc(ctx, func() { _ = c.link.nc.SetReadDeadline(time.Unix(1, 0)) })
+	cancel := context.AfterFunc(ctx, func() {
+		c.linkMu.Lock()
+		_ = c.link.nc.SetReadDeadline(time.Unix(1, 0))
+		c.linkMu.Unlock()
+	})
 	return func() { cancel() }
 }
 
@@ -472,10 +619,15 @@ func (c *Consumer) next(ctx context.Context) (b Batch, fatal bool, err error) {
 	}
 	if c.given > 0 {
 		if err := c.giveBack(); err != nil {
-			return b, true, c.end(err)
+			if fatal, err := c.comeBack(ctx, err); fatal {
+				return b, true, err
+			}
 		}
 	}
 	for c.left == 0 {
+		if len(c.news) > 0 {
+			return c.tellNews()
+		}
 		if c.live == 0 {
 			return b, true, c.end(codec.Errorf(codec.CodeUnknownHandle, "no partition is left to consume"))
 		}
@@ -493,10 +645,16 @@ func (c *Consumer) next(ctx context.Context) (b Batch, fatal bool, err error) {
 				}
 				continue
 			}
-			return b, true, c.end(err)
+			if fatal, err := c.comeBack(ctx, err); fatal {
+				return b, true, err
+			}
+			continue
 		}
 		if done, err := c.link.common(h, header); err != nil {
-			return b, true, c.end(err)
+			if fatal, err := c.comeBack(ctx, err); fatal {
+				return b, true, err
+			}
+			continue
 		} else if done {
 			continue
 		}

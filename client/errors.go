@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/lightio/lightq/codec"
 )
@@ -26,6 +28,26 @@ func (e *ConnError) Error() string {
 
 // Unwrap returns the cause.
 func (e *ConnError) Unwrap() error { return e.Err }
+
+// dialErrors are the reasons why no broker of several could be reached, in the order in which they were tried.
+type dialErrors []error
+
+func (e dialErrors) Error() string {
+	var b strings.Builder
+	b.WriteString("no broker could be reached")
+	for i, err := range e {
+		sep := "; "
+		if i == 0 {
+			sep = ": "
+		}
+		b.WriteString(sep)
+		b.WriteString(err.Error())
+	}
+	return b.String()
+}
+
+// Unwrap returns the reasons.
+func (e dialErrors) Unwrap() []error { return e }
 
 // A GapError says that records of a partition will never come. Consumer.Records yields it between the records
 // before and behind the gap; it is not fatal.
@@ -90,6 +112,10 @@ func (e *PartitionError) Unwrap() error { return e.Err }
 func Retryable(err error) bool {
 	if err == nil || errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) {
 		return false
+	}
+	var several dialErrors
+	if errors.As(err, &several) {
+		return slices.ContainsFunc(several, Retryable) // one that comes back is enough
 	}
 	var wire *codec.WireError
 	if errors.As(err, &wire) {

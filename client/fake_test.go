@@ -124,10 +124,10 @@ func (f *fakeBroker) serve(nc net.Conn) {
 	}()
 }
 
-// client dials the fake. Everything is closed when the test ends.
+// client dials the fake. A connection that ends stays so, unless reconnecting says otherwise.
 func (f *fakeBroker) client(opts ...Option) *Client {
 	f.tb.Helper()
-	c, err := Dial(context.Background(), "fake:5500", append([]Option{WithDialer(f.dial)}, opts...)...)
+	c, err := Dial(context.Background(), "fake:5500", append([]Option{WithDialer(f.dial), WithoutReconnect()}, opts...)...)
 	if err != nil {
 		f.tb.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"io"
 
 	"github.com/lightio/lightq/codec"
@@ -60,4 +61,27 @@ func (f *frameReader) fill() error {
 		return nil // an error that came along comes again
 	}
 	return err
+}
+
+// putBack makes frames that were put aside come again, before what is in the buffer.
+func (f *frameReader) putBack(frames []byte) {
+	if len(frames) == 0 {
+		return
+	}
+	frames = append(frames, f.buf[f.r:f.w]...)
+	f.r, f.w = 0, 0
+	f.src = &putBackReader{head: bytes.NewReader(frames), tail: f.src}
+}
+
+// A putBackReader reads what was put back, then the source.
+type putBackReader struct {
+	head *bytes.Reader
+	tail io.Reader
+}
+
+func (r *putBackReader) Read(p []byte) (int, error) {
+	if r.head.Len() > 0 {
+		return r.head.Read(p)
+	}
+	return r.tail.Read(p)
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // A keeper is the goroutine of a producer that writes what no publisher writes: batches that a confirm or a
-// deadline made due, and the reopening of refused handles. It may block in the socket; the reader never does.
+// deadline made due, what is to be sent again, and the reopening of refused handles. It makes a lost connection anew. It may
+// block in the socket; the reader never does.
 type keeper struct {
 	wake chan struct{} // of one
 
@@ -52,19 +53,22 @@ func (k *keeper) take(work []*partition, list *[]*partition) []*partition {
 	return work
 }
 
-func (p *Producer) runKeeper() {
-	defer p.link.wg.Done()
+// runKeeper keeps one connection after the other, from l on, until there is no other or the producer is closed.
+func (p *Producer) runKeeper(l *link) {
+	defer p.wg.Done()
+	for l != nil {
+		p.keepLink(l)
+		l = p.reconnect(l)
+	}
+}
+
+// keepLink returns when the link is dead.
+func (p *Producer) keepLink(l *link) {
 	k := &p.keep
 	timer := time.NewTimer(math.MaxInt64)
 	defer timer.Stop()
 	var work []*partition
 	for {
-		select {
-		case <-p.link.dead:
-			return
-		case <-k.wake:
-		case <-timer.C:
-		}
 		work = k.take(work, &k.due)
 		for _, w := range work {
 			w.attend()
@@ -89,6 +93,12 @@ func (p *Producer) runKeeper() {
 		if next != math.MaxInt64 {
 			timer.Reset(max(next-now, 0))
 		}
+		select {
+		case <-l.dead:
+			return
+		case <-k.wake:
+		case <-timer.C:
+		}
 	}
 }
 
@@ -101,6 +111,13 @@ func (w *partition) attend() {
 		w.unlock()
 		w.reopen()
 		return
+	}
+	if w.resend > 0 {
+		for w.resend > 0 && w.writable() {
+			w.again()
+		}
+		w.wake()
+		w.kick()
 	}
 	if w.holds && (w.due || w.idle()) && w.sendable() {
 		w.send()

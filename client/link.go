@@ -192,6 +192,13 @@ func (l *link) cause() error {
 	return l.err
 }
 
+// usable reports whether the link works and its broker has not said that it will close it.
+func (l *link) usable() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err == nil && l.away == nil
+}
+
 // close ends the link and waits for its goroutines.
 func (l *link) close() {
 	l.fail("close", ErrClosed)
@@ -290,7 +297,7 @@ func (l *link) common(h codec.Header, header []byte) (done bool, err error) {
 		return true, wire
 	case codec.TypeHello, codec.TypeCreate, codec.TypeDescribe, codec.TypeOpen, codec.TypeConfirm, codec.TypeSubscribe,
 		codec.TypeDeliver, codec.TypeClose, codec.TypeList, codec.TypeAlter, codec.TypeDelete, codec.TypePurge,
-		codec.TypeStats:
+		codec.TypeStats, codec.TypeFetch, codec.TypeProducer:
 		return false, nil
 	}
 	if h.Flags&codec.FlagIgnorable != 0 {

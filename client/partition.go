@@ -84,6 +84,11 @@ type sentBatch struct {
 	dones          []done
 	code           codec.Code // the result, once it is there
 	base           codec.Offset
+
+	// Of an idempotent producer.
+	buf    []byte // the frame, kept to be sent again
+	seq    int32  // of its first record
+	resent bool   // it was sent on an earlier connection, and its outcome there is unknown
 }
 
 // A partition batches, sends and accounts for one partition's records.
@@ -100,6 +105,13 @@ type sentBatch struct {
 //	seal, busy, unlock           acct: pop, room in the window     waits
 //	write (blocks) …             holds and due or idle, but busy
 //	lock: not busy, wake, kick ────────────────────────────────────► sends what is due
+//
+// A connection that is lost, or about to be closed by the broker, shuts all of its partitions: nothing is sent, and
+// publishers wait once the open batch is full. The keeper makes a new connection and installs it in each. What was on its
+// way is reported as lost; or, for an idempotent producer, stays in sent, where it is counted by resend until the keeper
+// has sent it again.
+//
+//	sent:  | kept: answered draining | on their way | resend: not sent on this connection |
 //
 // No wake-up is lost: that records are left in the open batch (holds) is noted under acct together with the reason
 // why they are not sent, and whoever removes that reason looks at holds under acct as well.
@@ -129,6 +141,7 @@ type partition struct {
 	acct sync.Mutex
 
 	// Guarded by acct.
+	link        *link // nil while the connection is lost
 	window      int
 	level       codec.Level
 	epoch       uint32
@@ -142,7 +155,8 @@ type partition struct {
 	due       bool  // the open batch is to be sent as soon as possible
 	burst     bool  // see burstTime; decided when a batch is begun, by the one before
 	busy      bool  // a goroutine is writing a batch
-	refused   bool  // a batch was refused: nothing is sent until the handle is reopened
+	shut      bool  // nothing is sent until the handle is open again
+	refused   bool  // a batch was refused, and so is all behind it; the handle is to be reopened
 	reopening bool  // until the reply is there
 	needOpen  bool  // the keeper is to ask for it
 	inDue     bool  // in the keeper's list
@@ -151,6 +165,16 @@ type partition struct {
 	// Batches since the producer was made: sent, of those the ones whose write has returned (and at codec.LevelNone their
 	// callbacks), and completely dealt with otherwise. A confirm may be there before the write returns.
 	sealed, written, reported uint64
+
+	// Of an idempotent producer: see idempotent.go.
+	most         int // batches that may be in sent
+	keeps        bool
+	identity     identity
+	seq          int32 // of the next record
+	renew        bool  // another identity is needed before anything is sent
+	kept, resend int
+	writing      *byte // the first of the frame that is being written
+	orphan       bool  // that frame has left sent: whoever wrote it releases it
 
 	waiting    []*waiter
 	senders    int // goroutines that wait, or were woken and do not run yet, and that will look whether to send
@@ -169,17 +193,21 @@ func (w *partition) unlock() {
 }
 
 func newPartition(p *Producer, number int, handle uint32) *partition {
-	return &partition{p: p, number: number, handle: handle, sent: make([]sentBatch, 16)}
+	w := &partition{p: p, number: number, handle: handle, sent: make([]sentBatch, 16), shut: true, most: math.MaxInt}
+	if p.cfg.idempotent {
+		w.keeps, w.most = true, maxKept
+	}
+	return w
 }
 
 // opened takes what the broker allows, from the reply to an open. Both locks are held, or nobody knows the
 // partition yet.
-func (w *partition) opened(m codec.OpenReply) error {
+func (w *partition) opened(l *link, m codec.OpenReply) error {
 	maxBatch := int(min(m.MaxBatchBytes, math.MaxInt32))
 	if maxBatch == 0 {
 		maxBatch = codec.DefaultMaxBatchBytes
 	}
-	maxBatch = min(maxBatch, w.p.link.frames.max-publishOverhead)
+	maxBatch = min(maxBatch, l.frames.max-publishOverhead)
 	if maxBatch < minBatchBytes || m.WindowBytes == 0 {
 		return codec.Errorf(codec.CodeMalformedFrame,
 			"the broker allows batches of %d bytes and a window of %d", m.MaxBatchBytes, m.WindowBytes)
@@ -220,7 +248,7 @@ func (w *partition) add(ctx context.Context, m *Message, d done) error {
 			continue
 		}
 		if err := w.makeRoom(ctx); err != nil {
-			return fmt.Errorf("publish to topic %s partition %d: no room: %w", w.p.topic, w.number, err)
+			return fmt.Errorf("publish to topic %s partition %d: no room: %w", w.p.topic, w.number, w.p.explain(err))
 		}
 	}
 	if d.call != nil || d.wait != nil {
@@ -296,10 +324,13 @@ func (w *partition) idle() bool {
 	return !w.burst && w.count < idleBatches && w.unconfirmed < idleBytes && w.p.cfg.linger == 0
 }
 
-// sendable reports whether a batch may be written now. acct is held.
-func (w *partition) sendable() bool {
-	return !w.busy && !w.refused && w.err == nil && w.unconfirmed < w.window
+// writable reports whether a batch may be written now. acct is held.
+func (w *partition) writable() bool {
+	return !w.busy && !w.shut && w.err == nil && w.unconfirmed < w.window
 }
+
+// sendable reports whether the open batch may be written now. acct is held.
+func (w *partition) sendable() bool { return w.writable() && w.resend == 0 && w.count < w.most }
 
 // settle decides what happens with the open batch, which has just got a record. mu is held on entry and on return.
 func (w *partition) settle(full bool) {
@@ -330,7 +361,10 @@ func (w *partition) kick() {
 // what is in the way, behind wake, with acct held. Where a publisher has been woken to send, the keeper is left
 // alone: every sender ends with send or kick.
 func (w *partition) nudge() {
-	if w.senders == 0 && w.holds && (w.due || w.idle()) && w.sendable() && !w.inDue {
+	if w.inDue {
+		return
+	}
+	if w.resend > 0 && w.writable() || w.senders == 0 && w.holds && (w.due || w.idle()) && w.sendable() {
 		w.inDue = true
 		w.p.keep.pushDue(w)
 	}
@@ -340,7 +374,11 @@ func (w *partition) nudge() {
 // must hold.
 func (w *partition) send() {
 	records, size := w.builder.Count(), w.builder.Size()
-	buf := w.builder.Finish(codec.NoProducer)
+	meta := codec.NoProducer
+	if w.keeps {
+		meta = w.identity.of(w.seq)
+	}
+	buf := w.builder.Finish(meta)
 	m := codec.Publish{Epoch: w.epoch, First: w.nextSend, Count: 1}
 	w.lastBytes, w.lastRecords = size, records
 	w.nextSend++
@@ -354,37 +392,65 @@ func (w *partition) send() {
 	if w.level == codec.LevelNone {
 		written, s.dones = s.dones, nil
 	}
-	w.pushSent(s)
-	w.unlock()
-
-	if w.p.cfg.compression != codec.CompressionNone {
-		if packed := w.compress(buf); packed != nil {
-			w.release(buf)
-			buf = packed
-			w.shrunk(size - (len(buf) - publishOverhead))
+	compress := w.p.cfg.compression != codec.CompressionNone
+	if w.keeps {
+		s.seq = w.seq
+		w.seq = nextSequence(w.seq, records)
+		if !compress {
+			s.buf, w.writing = buf, &buf[0]
 		}
 	}
+	w.pushSent(s)
+	l := w.link
+	w.unlock()
+
+	if compress {
+		if packed := w.compress(buf, meta); packed != nil {
+			w.release(buf)
+			buf = packed
+		}
+		w.packed(buf, size-(len(buf)-publishOverhead))
+	}
 	codec.AppendPublish(buf[:0], w.handle, m, len(buf)-publishOverhead)
-	err := w.p.link.write(buf) // its error reaches the records of other levels through the reader
+	err := l.write(buf) // its error reaches the records of other levels through the reader
 	for i := range written {
 		written[i].tell(Receipt{Partition: w.number, Offset: UnknownOffset}, err)
 	}
-	w.release(buf)
+	if !w.keeps {
+		w.release(buf)
+	}
 
 	w.lock()
 	w.giveDones(written)
-	w.busy = false
+	w.wrote(buf)
 	w.written++
 	w.wake()
 	w.kick()
 }
 
-// shrunk corrects the account of the batch pushed last, which is not written yet and turned out to be saved bytes smaller.
-func (w *partition) shrunk(saved int) {
+// wrote ends the writing of a frame. Both locks are held.
+func (w *partition) wrote(buf []byte) {
+	if w.orphan {
+		w.release(buf)
+	}
+	w.busy, w.writing, w.orphan = false, nil, false
+}
+
+// packed completes the account of the batch pushed last, which is not written yet, after it was compressed to buf, by saved
+// bytes smaller.
+func (w *partition) packed(buf []byte, saved int) {
 	w.acct.Lock()
-	if w.count > 0 { // else the partition has failed meanwhile
-		w.unconfirmed -= saved
-		w.sent[(w.head+w.count-1)&(len(w.sent)-1)].bytes -= saved
+	if w.count > 0 { // else it has been reported as lost meanwhile
+		s := &w.sent[(w.head+w.count-1)&(len(w.sent)-1)]
+		s.bytes -= saved
+		if w.resend == 0 { // else the connection was lost meanwhile
+			w.unconfirmed -= saved
+		}
+		if w.keeps {
+			s.buf, w.writing = buf, &buf[0]
+		}
+	} else if w.keeps {
+		w.orphan = true
 	}
 	w.acct.Unlock()
 }
@@ -413,6 +479,14 @@ func (w *partition) popSent() sentBatch {
 	w.sent[w.head] = sentBatch{}
 	w.head = (w.head + 1) & (len(w.sent) - 1)
 	w.count--
+	if s.buf != nil {
+		if &s.buf[0] == w.writing {
+			w.orphan = true
+		} else {
+			w.release(s.buf)
+		}
+		s.buf = nil
+	}
 	return s
 }
 
@@ -482,7 +556,7 @@ func (w *partition) push(ctx context.Context) error {
 		w.senders--
 		if err != nil {
 			w.kick()
-			return fmt.Errorf("flush topic %s partition %d: %w", w.p.topic, w.number, err)
+			return fmt.Errorf("flush topic %s partition %d: records are not sent: %w", w.p.topic, w.number, w.p.explain(err))
 		}
 	}
 	w.kick()
@@ -496,7 +570,7 @@ func (w *partition) drain(ctx context.Context) error {
 	for target := w.sealed; min(w.written, w.reported) < target; {
 		if err := w.wait(ctx); err != nil {
 			return fmt.Errorf("flush topic %s partition %d: %d batches are unconfirmed: %w",
-				w.p.topic, w.number, target-min(w.written, w.reported), err)
+				w.p.topic, w.number, target-min(w.written, w.reported), w.p.explain(err))
 		}
 	}
 	return nil
@@ -521,22 +595,28 @@ func (w *partition) confirm(m codec.Confirm, payload []byte) error {
 		w.acct.Unlock()
 		return nil
 	}
-	if m.Epoch != w.epoch || m.First != w.nextConfirm || int64(m.Count) > int64(w.count) {
+	if onWay := w.onWay(); m.Epoch != w.epoch || m.First != w.nextConfirm || int64(m.Count) > int64(onWay) {
 		err := codec.Errorf(codec.CodeMalformedFrame,
 			"results for %d batches from %d of epoch %d; expected from %d of epoch %d, at most %d", m.Count, m.First, m.Epoch,
-			w.nextConfirm, w.epoch, w.count)
+			w.nextConfirm, w.epoch, onWay)
 		w.acct.Unlock()
 		return err
 	}
 	popped := w.p.popped[:0]
 	report := w.p.cfg.onBatch != nil
 	for i := range int(m.Count) {
-		s := w.popSent()
 		r := codec.ResultAt(payload, i)
+		if w.keeps && w.keep(r.Code) {
+			continue
+		}
+		s := w.popSent()
 		s.base, s.code = r.Base, r.Code
 		w.unconfirmed -= s.bytes
 		if r.Code != codec.CodeNone {
-			w.refused = true
+			if w.keeps && !w.refused {
+				w.giveBack(&s)
+			}
+			w.shut, w.refused = true, true
 			report = true
 		}
 		report = report || len(s.dones) > 0
@@ -551,7 +631,7 @@ func (w *partition) confirm(m codec.Confirm, payload []byte) error {
 			s := &popped[i]
 			var err error
 			if s.code != codec.CodeNone {
-				err = w.wrap(codec.Errorf(s.code, "the broker refused a batch of %d records", s.records))
+				err = w.refusal(s)
 			}
 			w.report(s, err)
 		}
@@ -560,9 +640,9 @@ func (w *partition) confirm(m codec.Confirm, payload []byte) error {
 			w.giveDones(popped[i].dones)
 		}
 	}
+	w.reported += uint64(len(popped))
 	clear(popped)
 	w.p.popped = popped
-	w.reported += uint64(m.Count)
 	w.reopenIfDone()
 	w.wake()
 	w.nudge()
@@ -570,8 +650,17 @@ func (w *partition) confirm(m codec.Confirm, payload []byte) error {
 	return nil
 }
 
+// onWay is how many batches were sent on this connection and have no result. acct is held.
+func (w *partition) onWay() int { return w.count - w.kept - w.resend }
+
+func (w *partition) refusal(s *sentBatch) error {
+	return w.wrap(codec.Errorf(s.code, "the broker refused a batch of %d records", s.records))
+}
+
 // report tells everybody about a batch. No lock is held.
 func (w *partition) report(s *sentBatch, err error) {
+	w.p.telling.Lock() // the keeper tells, too, when it reconnects
+	defer w.p.telling.Unlock()
 	if err != nil {
 		w.p.failed(err)
 	}
@@ -592,7 +681,7 @@ func (w *partition) report(s *sentBatch, err error) {
 // what was sent behind the refused batch was refused too, so that nothing overtakes it. acct is held.
 func (w *partition) reopenIfDone() {
 	// A batch being written now belongs to the old epoch and is in sent already.
-	if w.refused && w.count == 0 && !w.reopening && w.err == nil {
+	if w.refused && w.count == 0 && !w.reopening && w.err == nil && w.p.leaving == nil {
 		w.reopening, w.needOpen = true, true
 		if !w.inDue {
 			w.inDue = true
@@ -604,26 +693,44 @@ func (w *partition) reopenIfDone() {
 // reopen asks for the next epoch. On the keeper goroutine.
 func (w *partition) reopen() {
 	w.acct.Lock()
-	epoch := w.epoch + 1
+	epoch, l, renew := w.epoch+1, w.link, w.renew
 	w.acct.Unlock()
-	corr, err := w.p.link.expect(func(r reply) { w.reopened(epoch, r) })
+	if l == nil {
+		return // the connection was lost meanwhile
+	}
+	if renew {
+		if err := w.takeIdentity(w.p.ended, l); err != nil {
+			l.fail("read", err)
+			return
+		}
+	}
+	corr, err := l.expect(func(r reply) { w.reopened(l, epoch, r) })
 	if err != nil {
 		return // the link is dead; down tells everybody
 	}
 	// An error is the link's, and reaches everybody through the reader.
-	_ = w.p.link.write(codec.AppendOpen(nil, corr, w.handle, codec.Open{
-		Topic: w.p.topic, Partition: uint32(w.number), Epoch: epoch, Level: w.p.cfg.level,
-	}))
+	_ = l.write(codec.AppendOpen(nil, corr, w.handle, w.request(epoch)))
+}
+
+func (w *partition) request(epoch uint32) codec.Open {
+	return codec.Open{Topic: w.p.topic, Partition: uint32(w.number), Epoch: epoch, Level: w.p.cfg.level}
 }
 
 // reopened takes the reply. On the reader goroutine.
-func (w *partition) reopened(epoch uint32, r reply) {
+func (w *partition) reopened(l *link, epoch uint32, r reply) {
+	if l.cause() != nil {
+		return // down tells everybody
+	}
 	err := r.err
+	if err != nil && Retryable(err) && !w.p.client.again.never {
+		w.p.leave(err) // the broker is stopping
+		return
+	}
 	w.lock()
 	if err == nil {
 		var m codec.OpenReply
 		if m, err = codec.ParseOpenReply(r.header); err == nil {
-			err = w.opened(m)
+			err = w.opened(l, m)
 		}
 	}
 	if err != nil {
@@ -632,14 +739,94 @@ func (w *partition) reopened(epoch uint32, r reply) {
 		return
 	}
 	w.epoch, w.nextSend, w.nextConfirm = epoch, 0, 0
-	w.refused, w.reopening = false, false
+	w.shut, w.refused, w.reopening = w.p.leaving != nil, false, false
 	w.wake()
 	w.kick()
 	w.unlock()
 	w.p.log.Info("handle was reopened after a refused batch", "topic", w.p.topic, "partition", w.number, "epoch", epoch)
 }
 
-// fail is the end of the partition: everything on its way or waiting is reported with err. On the reader goroutine.
+// leave sends nothing any more, since the connection is about to end.
+// It reports whether all that is on its way was answered.
+func (w *partition) leave() (idle bool) {
+	w.acct.Lock()
+	defer w.acct.Unlock()
+	w.shut = true
+	return w.onWay() == 0
+}
+
+// lost shuts the partition until another connection is installed, and reports what was on its way with err: its outcome is
+// unknown. An idempotent producer keeps it. What stood behind a refused batch was refused. On the reader goroutine.
+func (w *partition) lost(err error) {
+	w.lock()
+	if w.err != nil {
+		w.unlock()
+		return
+	}
+	refused := w.refused
+	w.link, w.shut = nil, true
+	w.refused, w.reopening, w.needOpen = false, false, false
+	w.unconfirmed, w.kept = 0, 0
+	var lost []sentBatch
+	if w.keeps && !refused {
+		w.resend = w.count
+	} else {
+		lost = w.popAll()
+	}
+	w.wake()
+	w.kick()
+	w.unlock()
+	for i := range lost {
+		s := &lost[i]
+		if refused {
+			s.code = codec.CodeStaleEpoch
+			w.report(s, w.refusal(s))
+		} else {
+			w.report(s, err)
+		}
+	}
+	w.acct.Lock()
+	w.reported += uint64(len(lost))
+	w.wake()
+	w.acct.Unlock()
+}
+
+func (w *partition) popAll() (all []sentBatch) {
+	for w.count > 0 {
+		all = append(all, w.popSent())
+	}
+	w.kept, w.resend = 0, 0
+	return all
+}
+
+// install goes on with a new connection, on which the handle was opened with epoch 0. On the keeper goroutine.
+func (w *partition) install(l *link, m codec.OpenReply) {
+	w.lock()
+	if w.err != nil || !l.usable() {
+		w.unlock() // the reader has told, or will tell, everybody
+		return
+	}
+	err := w.opened(l, m)
+	for i := range w.count {
+		if n := w.sent[(w.head+i)&(len(w.sent)-1)].bytes; err == nil && publishOverhead+n > l.frames.max {
+			err = codec.Errorf(codec.CodeBatchTooLarge,
+				"a batch of %d bytes is to be sent again, and the broker takes frames of %d bytes now", n, l.frames.max)
+		}
+	}
+	if err != nil {
+		w.unlock()
+		w.fail(w.wrap(err))
+		return
+	}
+	w.link, w.shut = l, false
+	w.epoch, w.nextSend, w.nextConfirm = 0, 0, 0
+	w.wake()
+	w.kick()
+	w.unlock()
+}
+
+// fail is the end of the partition: everything on its way or waiting is reported with err. On the reader goroutine, or on
+// the keeper's while there is no reader.
 func (w *partition) fail(err error) {
 	w.lock()
 	if w.err != nil {
@@ -650,10 +837,7 @@ func (w *partition) fail(err error) {
 	if w.stop == nil {
 		w.stop = err
 	}
-	var lost []sentBatch
-	for w.count > 0 {
-		lost = append(lost, w.popSent())
-	}
+	lost := w.popAll()
 	w.unconfirmed = 0
 	if w.open && w.builder.Count() > 0 {
 		lost = append(lost, sentBatch{bytes: w.builder.Size(), records: w.builder.Count(), dones: w.dones})

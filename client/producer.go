@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +53,7 @@ type producerConfig struct {
 	linger      time.Duration
 	batchBytes  int
 	compression codec.Compression
+	idempotent  bool
 	onBatch     func(BatchResult)
 }
 
@@ -100,11 +103,10 @@ func OnBatch(f func(BatchResult)) ProducerOption {
 	return producerOption(func(c *producerConfig) { c.onBatch = f })
 }
 
-// A Producer publishes to the partitions of one topic over a connection of its own. All methods may be called from any
+// A Producer publishes to the partitions of one topic over a connection of its own, which it makes anew when it is lost. All methods may be called from any
 // goroutine; records of one goroutine to one partition keep their order.
 type Producer struct {
 	client *Client
-	link   *link
 	topic  string
 	cfg    producerConfig
 	log    *slog.Logger
@@ -122,9 +124,22 @@ type Producer struct {
 	compressor compressor
 
 	// The reader goroutine's.
-	popped []sentBatch
+	popped  []sentBatch
+	leaving error // why the connection is closed as soon as all that is on its way was answered; nil: it is not
+
+	telling sync.Mutex // held while somebody is told about a batch
+
+	comingBack comeback       // the keeper's
+	wg         sync.WaitGroup // the keeper
+
+	ended context.Context // ends when Close has flushed
+	end   context.CancelFunc
 
 	mu      sync.Mutex
+	link    *link // the newest; replaced while the one before has no reader
+	opening bool  // until its partitions are open
+	absent  error // why there is no connection; nil: there is one
+	fatal   error // why the producer is dead
 	failure error // the first since the last Flush
 	closed  bool
 	closing chan struct{} // closed when Close is through
@@ -145,6 +160,9 @@ func (c *Client) Producer(ctx context.Context, topic string, opts ...ProducerOpt
 	if cfg.linger < 0 {
 		return nil, fmt.Errorf("linger of %v is negative", cfg.linger)
 	}
+	if cfg.idempotent && cfg.level == codec.LevelNone {
+		return nil, errors.New("an idempotent producer needs confirms: level none has none")
+	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	l, err := c.dial(ctx)
@@ -152,25 +170,26 @@ func (c *Client) Producer(ctx context.Context, topic string, opts ...ProducerOpt
 		return nil, err
 	}
 	p := &Producer{
-		client: c, link: l, topic: topic, cfg: cfg, log: c.log, base: time.Now(), hold: holdTime, closing: make(chan struct{}),
+		client: c, link: l, opening: true, comingBack: c.comeback(RoleProducer, topic), topic: topic, cfg: cfg, log: c.log, base: time.Now(), hold: holdTime, closing: make(chan struct{}),
 		keep: keeper{wake: make(chan struct{}, 1)},
 	}
 	if cfg.linger > 0 {
 		p.hold = cfg.linger
 	}
-	if err := p.openAll(ctx); err != nil {
-		l.close()
+	p.ended, p.end = context.WithCancel(context.Background())
+	if err := p.openAll(ctx, l); err != nil {
+		p.stop()
 		return nil, fmt.Errorf("open topic %s for publishing: %w", topic, err)
 	}
 	if err := c.adopt(p); err != nil {
-		l.close()
+		p.stop()
 		return nil, err
 	}
 	return p, nil
 }
 
 // openAll opens the partitions and starts the goroutines. The first one tells how many there are.
-func (p *Producer) openAll(ctx context.Context) error {
+func (p *Producer) openAll(ctx context.Context, l *link) error {
 	first := 0
 	if len(p.cfg.partitions) > 0 {
 		first = p.cfg.partitions[0]
@@ -180,46 +199,65 @@ func (p *Producer) openAll(ctx context.Context) error {
 	}
 	// The reader finds a partition by its handle, so all of them must stand before it starts; how many, only it can
 	// tell. Therefore: replies alone until then, which need no partition.
-	p.link.start(p)
-	reply, err := p.openOne(ctx, first, 1)
+	l.start(p)
+	begin, err := p.openFirst(ctx, l, first)
 	if err != nil {
 		return err
 	}
-	numbers, err := partitionNumbers(p.topic, p.cfg.partitions, int(reply.Partitions))
+	numbers, err := partitionNumbers(p.topic, p.cfg.partitions, int(begin.Partitions))
 	if err != nil {
 		return err
 	}
-	parts := make([]*partition, reply.Partitions)
+	parts := make([]*partition, begin.Partitions)
 	open := make([]*partition, len(numbers))
 	for i, number := range numbers {
 		open[i] = newPartition(p, number, uint32(i+1))
 		parts[number] = open[i]
 	}
-	replies := make([]codec.OpenReply, len(numbers))
-	replies[0] = reply
-	if err := p.openRest(ctx, open[1:], replies[1:]); err != nil {
+	replies, err := p.openMany(ctx, l, open[1:])
+	if err != nil {
 		return err
 	}
-	for i, w := range open {
-		if err := w.opened(replies[i]); err != nil {
-			return err
+	replies = slices.Insert(replies, 0, openReply{m: begin})
+	var who identity
+	if p.cfg.idempotent {
+		if who, err = p.askIdentity(ctx, l); err != nil {
+			return fmt.Errorf("ask for a producer id: %w", err)
 		}
 	}
-	p.mu.Lock()
-	p.parts, p.open = parts, open
-	p.free.keep = min(len(open)+1, maxFreeBuffers)
-	if p.cfg.compression != codec.CompressionNone {
-		p.free.keep = min(2*len(open)+1, maxFreeBuffers) // sending takes a second one
+	for i, w := range open {
+		err := replies[i].err
+		if err == nil {
+			err = w.opened(l, replies[i].m)
+		}
+		if err != nil {
+			return fmt.Errorf("partition %d: %w", w.number, err)
+		}
+		w.link, w.shut, w.identity = l, false, who
 	}
+	p.free.keep = len(open) + 1
+	if p.cfg.compression != codec.CompressionNone {
+		p.free.keep += len(open) // sending takes a second one
+	}
+	if p.cfg.idempotent {
+		p.free.keep += maxKept * len(open)
+	}
+	p.free.keep = min(p.free.keep, maxFreeBuffers)
+	p.mu.Lock()
+	p.parts, p.open, p.opening = parts, open, false
 	p.mu.Unlock()
-	p.link.wg.Add(1)
-	go p.runKeeper()
-	return p.link.cause()
+	if !l.usable() { // what the reader has told before, nobody heard
+		l.fail("read", codec.Errorf(codec.CodeDraining, "the broker is going away"))
+		return l.cause()
+	}
+	p.wg.Add(1)
+	go p.runKeeper(l)
+	return nil
 }
 
-func (p *Producer) openOne(ctx context.Context, number int, handle uint32) (m codec.OpenReply, err error) {
-	header, _, err := p.link.call(ctx, func(dst []byte, corr uint32) []byte {
-		return codec.AppendOpen(dst, corr, handle, codec.Open{Topic: p.topic, Partition: uint32(number), Level: p.cfg.level})
+func (p *Producer) openFirst(ctx context.Context, l *link, number int) (m codec.OpenReply, err error) {
+	header, _, err := l.call(ctx, func(dst []byte, corr uint32) []byte {
+		return codec.AppendOpen(dst, corr, 1, codec.Open{Topic: p.topic, Partition: uint32(number), Level: p.cfg.level})
 	})
 	if err != nil {
 		return m, err
@@ -227,56 +265,177 @@ func (p *Producer) openOne(ctx context.Context, number int, handle uint32) (m co
 	return codec.ParseOpenReply(header)
 }
 
-// openRest opens many at once: one write, then the replies.
-func (p *Producer) openRest(ctx context.Context, open []*partition, replies []codec.OpenReply) error {
-	type result struct {
-		i   int
-		m   codec.OpenReply
-		err error
+// An openReply is what one of many opens got.
+type openReply struct {
+	m   codec.OpenReply
+	err error
+}
+
+// openMany opens many at once: one write, then the replies. Its error is that of the connection, or ctx's.
+func (p *Producer) openMany(ctx context.Context, l *link, open []*partition) ([]openReply, error) {
+	type numbered struct {
+		i int
+		openReply
 	}
-	results := make(chan result, len(open))
+	results := make(chan numbered, len(open))
 	var frames []byte
 	for i, w := range open {
-		corr, err := p.link.expect(func(r reply) {
-			if r.err == nil {
-				var m codec.OpenReply
-				m, r.err = codec.ParseOpenReply(r.header)
-				results <- result{i, m, r.err}
-				return
+		corr, err := l.expect(func(r reply) {
+			n := numbered{i: i}
+			if n.err = r.err; n.err == nil {
+				n.m, n.err = codec.ParseOpenReply(r.header)
 			}
-			results <- result{i: i, err: r.err}
+			results <- n
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		frames = codec.AppendOpen(frames, corr, w.handle, codec.Open{
-			Topic: p.topic, Partition: uint32(w.number), Level: p.cfg.level,
-		})
+		frames = codec.AppendOpen(frames, corr, w.handle, w.request(0))
 	}
 	if len(frames) > 0 {
-		if err := p.link.write(frames); err != nil {
-			return err
+		if err := l.write(frames); err != nil {
+			return nil, err
 		}
 	}
+	replies := make([]openReply, len(open))
 	for range open {
 		select {
 		case r := <-results:
-			if r.err != nil {
-				return fmt.Errorf("partition %d: %w", open[r.i].number, r.err)
-			}
-			replies[r.i] = r.m
+			replies[r.i] = r.openReply
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
+	return replies, nil
+}
+
+// reconnect makes a connection in place of l, which is dead, and installs it in the partitions. It returns nil when that is
+// given up, or when there is no use in it. On the keeper goroutine.
+func (p *Producer) reconnect(l *link) *link {
+	l.close() // wait for the reader, which tells everybody
+	if p.Err() != nil {
+		return nil
+	}
+	var made *link
+	err := p.comingBack.run(p.ended, l.addr, l.cause(), func(ctx context.Context) (addr string, err error) {
+		l, err := p.client.dial(ctx)
+		if err == nil {
+			made, addr = l, l.addr
+			if err = p.openAgain(ctx, l); err != nil {
+				l.close()
+			}
+		}
+		if err != nil {
+			p.mu.Lock()
+			p.absent = err
+			p.mu.Unlock()
+		}
+		return addr, err
+	})
+	if err != nil {
+		if p.ended.Err() != nil {
+			err = ErrClosed
+		}
+		p.die(err)
+		return nil
+	}
+	return made
+}
+
+// openAgain opens the partitions that are alive on a new connection, and installs it in them. What the broker says of
+// single ones is theirs; an error that may pass concerns the whole attempt.
+func (p *Producer) openAgain(ctx context.Context, l *link) error {
+	p.mu.Lock()
+	p.link, p.opening, p.leaving = l, true, nil
+	p.mu.Unlock()
+	if p.ended.Err() != nil {
+		return ErrClosed
+	}
+	l.start(p)
+	var live []*partition
+	var last error
+	for _, w := range p.open {
+		w.lock()
+		err, renew := w.err, w.renew
+		w.unlock()
+		if err != nil {
+			last = err
+			continue
+		}
+		if renew {
+			if err := w.takeIdentity(ctx, l); err != nil {
+				return err
+			}
+		}
+		live = append(live, w)
+	}
+	replies, err := p.openMany(ctx, l, live)
+	if err != nil {
+		return err
+	}
+	if err := l.cause(); err != nil {
+		return err
+	}
+	for _, r := range replies {
+		if r.err != nil && Retryable(r.err) {
+			return r.err
+		}
+	}
+	p.mu.Lock()
+	p.opening, p.absent = false, nil
+	p.mu.Unlock()
+	some := false
+	for i, w := range live {
+		if err := replies[i].err; err != nil {
+			last = w.wrap(err)
+			w.fail(last)
+			continue
+		}
+		some = true
+		w.install(l, replies[i].m)
+	}
+	if !some {
+		return last // no partition is left to publish to
+	}
+	if !l.usable() {
+		l.fail("read", codec.Errorf(codec.CodeDraining, "the broker is going away"))
+		return l.cause()
+	}
 	return nil
+}
+
+// die is the end of the producer.
+func (p *Producer) die(err error) {
+	p.mu.Lock()
+	if p.fatal == nil {
+		p.fatal = err
+	}
+	err = p.fatal
+	p.mu.Unlock()
+	for _, w := range p.handles() {
+		w.fail(err)
+	}
+}
+
+// explain adds to the error of a context that has ended while the connection was lost why that is so.
+func (p *Producer) explain(err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.absent == nil {
+		return err
+	}
+	return fmt.Errorf("%w, without a connection: %w", err, p.absent)
 }
 
 // Partitions returns how many partitions the topic has.
 func (p *Producer) Partitions() int { return len(p.parts) }
 
-// Err returns why the producer can publish no more; nil while it can.
-func (p *Producer) Err() error { return p.link.cause() }
+// Err returns why the producer can publish no more; nil while it can, also while it waits for its broker to come back.
+func (p *Producer) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fatal
+}
 
 // route finds a message's partition.
 func (p *Producer) route(m *Message) (*partition, error) {
@@ -388,13 +547,14 @@ func (p *Producer) Flush(ctx context.Context) error {
 	err := p.failure
 	p.failure = nil
 	if err == nil {
-		err = p.link.cause()
+		err = p.fatal
 	}
 	return err
 }
 
 // Close refuses new messages, flushes and closes the connection. It returns the error of the flush; what was not
-// confirmed by then fails with ErrClosed. Must not be called from a callback. Closing twice is closing once.
+// confirmed by then fails with ErrClosed. While the connection is lost, Close waits for it to come back, until ctx ends, if
+// something is to be sent. Must not be called from a callback. Closing twice is closing once.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if p.closed {
@@ -408,10 +568,17 @@ func (p *Producer) Close(ctx context.Context) error {
 		w.refuse(ErrClosed)
 	}
 	err := p.Flush(ctx)
-	p.link.close()
+	p.stop()
 	p.client.disown(p)
 	close(p.closing)
 	return err
+}
+
+// stop ends the goroutines. The keeper looks at ended behind replacing the link, so the one that is seen here is the last.
+func (p *Producer) stop() {
+	p.end()
+	p.current().close()
+	p.wg.Wait()
 }
 
 func (p *Producer) closeWithClient(ctx context.Context) error { return p.Close(ctx) }
@@ -445,7 +612,13 @@ func (p *Producer) frame(h codec.Header, header, payload []byte) error {
 		if err != nil {
 			return err
 		}
-		return w.confirm(m, payload)
+		if err := w.confirm(m, payload); err != nil {
+			return err
+		}
+		if p.leaving != nil {
+			p.leave(p.leaving)
+		}
+		return nil
 	case codec.TypeError:
 		wire, err := codec.ParseError(header)
 		if err != nil {
@@ -458,15 +631,50 @@ func (p *Producer) frame(h codec.Header, header, payload []byte) error {
 	}
 }
 
-// goingAway refuses new messages; what was taken before is still sent, for the broker to confirm or refuse.
+// goingAway sends nothing new; what was sent before, the broker confirms or refuses.
 func (p *Producer) goingAway(reason *codec.WireError) {
+	if p.client.again.never {
+		for _, w := range p.handles() {
+			w.refuse(reason)
+		}
+		return
+	}
+	p.leave(reason)
+}
+
+// leave closes the connection as soon as all that is on its way was answered. On the reader goroutine.
+func (p *Producer) leave(reason error) {
+	p.leaving = reason
+	idle := true
 	for _, w := range p.handles() {
-		w.refuse(reason)
+		idle = w.leave() && idle
+	}
+	if idle {
+		p.current().fail("read", reason)
 	}
 }
 
+// current returns the newest connection.
+func (p *Producer) current() *link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.link
+}
+
 func (p *Producer) down(err error) {
-	for _, w := range p.handles() {
-		w.fail(err)
+	p.mu.Lock()
+	opening, dead := p.opening, p.fatal != nil
+	if !opening && !dead {
+		p.absent = err
+	}
+	p.mu.Unlock()
+	switch {
+	case opening || dead: // whoever opens finds out, nobody is left to be told
+	case p.client.again.never || !Retryable(err):
+		p.die(err)
+	default:
+		for _, w := range p.handles() {
+			w.lost(err)
+		}
 	}
 }
