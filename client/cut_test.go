@@ -105,13 +105,15 @@ type outcome struct {
 // confirmed is there exactly once, where the receipt says, and in order; what was refused is not there. Without idempotence,
 // what is unknown is there once at most; with it, nothing is unknown. Consumers get it all, once and in order.
 func TestF43CutAnywhere(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(30)
 	if os.Getenv("LIGHTQ_SOAK") != "" {
 		seeds = 3_000
 	}
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) { cutAnywhere(t, seed, false) })
-		cutAnywhere(t, seed, true)
+		if seed%3 == 0 {
+			cutAnywhere(t, seed, true)
+		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
@@ -174,7 +176,7 @@ func cutAnywhere(t *testing.T, seed uint64, sockets bool) {
 	p := anyway(t, func() (*Producer, error) { return c.Producer(ctx, "orders", opts...) })
 	in := anyway(t, func() (*Consumer, error) { return c.Consumer(ctx, "orders") })
 
-	const perPublisher = 150
+	const perPublisher = 100
 	publishers := 1 + rng.IntN(4)
 	outcomes := make([][]outcome, publishers)
 	var wg sync.WaitGroup

@@ -239,10 +239,10 @@ func TestBackOff(t *testing.T) {
 		defer f.stop(c)
 		p := newProducer(t, c)
 		back := f.away()
-		<-time.After(24 * time.Hour) // virtual
+		<-time.After(3 * time.Hour) // virtual
 		failed := ev.of(RoleProducer)[1:]
-		if n := len(failed); n < 24*60 || n > 2*24*60+20 {
-			t.Errorf("%d attempts in a day", n)
+		if n := len(failed); n < 3*60 || n > 2*3*60+20 {
+			t.Errorf("%d attempts in three hours", n)
 		}
 		for i, e := range failed {
 			if want := min(least<<min(i+1, 10), most); e.Next < want/2 || e.Next > want+1 {
