@@ -48,6 +48,7 @@ func (f *clientFlags) connect(ctx context.Context) (*client.Client, error) {
 		}
 	}
 	c, err := client.Dial(ctx, f.server,
+		client.WithoutReconnect(), // a program says that its broker is gone, and ends
 		client.WithName(clientName(f.program)), client.WithLogger(cli.NewLogger(os.Stderr, f.level)))
 	if err != nil {
 		if ctx.Err() != nil {
