@@ -29,17 +29,21 @@ func TestPublishingAllocatesNothing(t *testing.T) {
 		name    string
 		records int
 		publish func(p *Producer) error
+		opts    []ProducerOption
 	}{
-		{"value", records, func(p *Producer) error { return p.PublishValue(ctx, 0, value) }},
-		{"async", records, func(p *Producer) error { return p.PublishAsync(ctx, Message{Value: value}, done) }},
-		{"async with key and headers", records, func(p *Producer) error {
+		{name: "value", records: records, publish: func(p *Producer) error { return p.PublishValue(ctx, 0, value) }},
+		{name: "value, idempotent", records: records, opts: []ProducerOption{Idempotent()}, publish: func(p *Producer) error {
+			return p.PublishValue(ctx, 0, value)
+		}},
+		{name: "async", records: records, publish: func(p *Producer) error { return p.PublishAsync(ctx, Message{Value: value}, done) }},
+		{name: "async with key and headers", records: records, publish: func(p *Producer) error {
 			return p.PublishAsync(ctx, Message{Partition: AnyPartition, Key: key, Value: value, Headers: headers}, nil)
 		}},
-		{"sync", 200, func(p *Producer) error { _, err := p.Publish(ctx, Message{Value: value}); return err }},
+		{name: "sync", records: 200, publish: func(p *Producer) error { _, err := p.Publish(ctx, Message{Value: value}); return err }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			// Few batches in flight, so that a few runs use every list of callbacks there will be.
-			c, p := discardingProducer(t, 2*DefaultBatchBytes)
+			c, p := discardingProducer(t, 2*DefaultBatchBytes, tt.opts...)
 			defer func() { _ = c.Close() }()
 			run := func() {
 				for range tt.records {

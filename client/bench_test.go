@@ -45,6 +45,8 @@ func (c *discardConn) Write(p []byte) (int, error) {
 			c.replies = codec.AppendOpenReply(c.replies, h.Correlation, h.Handle, codec.OpenReply{
 				Partitions: 1, WindowBytes: c.fake.window, MaxBatchBytes: c.fake.maxBatch, Level: codec.LevelAppended,
 			})
+		case codec.TypeProducer:
+			c.replies = codec.AppendProducerReply(c.replies, h.Correlation, codec.ProducerReply{ID: 1})
 		case codec.TypePublish:
 			first := binary.BigEndian.Uint64(header[4:])
 			binary.BigEndian.PutUint64(c.confirm[codec.HeaderBytes+4:], first)
@@ -85,7 +87,7 @@ func (c *discardConn) SetDeadline(time.Time) error      { return nil }
 func (c *discardConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *discardConn) SetWriteDeadline(time.Time) error { return nil }
 
-func discardingProducer(tb testing.TB, window uint32) (*Client, *Producer) {
+func discardingProducer(tb testing.TB, window uint32, opts ...ProducerOption) (*Client, *Producer) {
 	f := newFake(tb, 1)
 	f.window = window
 	c, err := Dial(context.Background(), "discard:1", WithDialer(func(context.Context, string, string) (net.Conn, error) {
@@ -94,7 +96,7 @@ func discardingProducer(tb testing.TB, window uint32) (*Client, *Producer) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return c, newProducer(tb, c)
+	return c, newProducer(tb, c, opts...)
 }
 
 // A streamConn is a broker that answers a subscribe with one deliver frame after another, for ever, from a frame
@@ -180,6 +182,18 @@ func BenchmarkPublish(b *testing.B) {
 	value := make([]byte, 100)
 	b.Run("method=value/size=100", func(b *testing.B) {
 		c, p := discardingProducer(b, codec.DefaultWindowBytes)
+		ctx := context.Background()
+		b.SetBytes(int64(len(value)))
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := p.PublishValue(ctx, 0, value); err != nil {
+				b.Fatal(err)
+			}
+		}
+		_ = c.Close()
+	})
+	b.Run("method=value/size=100/idempotent", func(b *testing.B) {
+		c, p := discardingProducer(b, codec.DefaultWindowBytes, Idempotent())
 		ctx := context.Background()
 		b.SetBytes(int64(len(value)))
 		b.ReportAllocs()

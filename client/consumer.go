@@ -270,7 +270,7 @@ func (c *Consumer) subscribe() error {
 		c.add(number, reply)
 	}
 	if credit == 0 {
-		if err := c.grantAll(c.link); err != nil {
+		if err := c.grantAll(c.link, c.subs); err != nil {
 			return err
 		}
 	}
@@ -286,13 +286,11 @@ func (c *Consumer) appendSubscribe(dst []byte, number int, handle uint32, start 
 	})
 }
 
-// grantAll gives every subscription its first credit.
-func (c *Consumer) grantAll(l *link) error {
+// grantAll gives subscriptions their first credit.
+func (c *Consumer) grantAll(l *link, subs []*subscription) error {
 	var out []byte
-	for _, s := range c.subs {
-		if !s.dead {
-			out = codec.AppendCredit(out, s.handle, uint32(c.credit))
-		}
+	for _, s := range subs {
+		out = codec.AppendCredit(out, s.handle, uint32(c.credit))
 	}
 	return l.write(out)
 }
@@ -369,6 +367,7 @@ func (c *Consumer) resubscribe(ctx context.Context, l *link) error {
 		err   error
 	}
 	var answers []answer
+	var open []*subscription
 	err := l.within(ctx, func() error {
 		if err := l.write(out); err != nil {
 			return err
@@ -382,9 +381,15 @@ func (c *Consumer) resubscribe(ctx context.Context, l *link) error {
 			if err != nil && (!errors.As(err, &wire) || wire.Code.Info().Retriable || wire.Code.Info().Fatal) {
 				return &ConnError{Op: "read", Addr: l.addr, Err: err}
 			}
+			if err == nil && reply.ID != s.topic {
+				err = codec.Errorf(codec.CodeTopicDeleted, "the topic was deleted, and made anew, while the connection was lost")
+			}
+			if err == nil {
+				open = append(open, s)
+			}
 			answers = append(answers, answer{s, reply, err})
 		}
-		return c.grantAll(l)
+		return c.grantAll(l, open)
 	})
 	if err != nil {
 		return err
@@ -397,9 +402,6 @@ func (c *Consumer) resubscribe(ctx context.Context, l *link) error {
 }
 
 func (c *Consumer) resubscribed(s *subscription, m codec.SubscribeReply, err error) {
-	if err == nil && m.ID != s.topic {
-		err = codec.Errorf(codec.CodeTopicDeleted, "the topic was deleted, and made anew, while the connection was lost")
-	}
 	if err != nil {
 		s.dead = true
 		c.live--

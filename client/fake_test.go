@@ -27,6 +27,12 @@ type fakeBroker struct {
 	tcp        bool // loopback TCP; else net.Pipe, where every write waits for its read
 	inline     bool // frames are written by the goroutine that reads: it does not read while it writes
 
+	topicID codec.TopicID
+	// refuse, if set, says why the next connection is refused; nil: it is not. Called with mu held.
+	refuse func() error
+	// wrap, if set, makes the client's side of a connection from what was dialled.
+	wrap func(net.Conn) net.Conn
+
 	// on returns whether it dealt with the frame. It is called on the connection's goroutine, without a lock.
 	on func(c *fakeConn, h codec.Header, header, payload []byte) bool
 	// judge returns the code for a batch; nil: all are taken. Called with mu held.
@@ -40,6 +46,20 @@ type fakeBroker struct {
 	created map[string]codec.TopicSettings
 	frames  map[codec.Type]int
 	wg      sync.WaitGroup
+
+	identities int64
+	producers  []map[int64]*fakeProducer // by partition, by identity
+}
+
+// A fakeProducer is what a partition remembers of an idempotent producer.
+type fakeProducer struct {
+	epoch int16
+	five  []fakeStored
+}
+
+type fakeStored struct {
+	first, next int32
+	base        codec.Offset
 }
 
 type fakeConn struct {
@@ -47,6 +67,8 @@ type fakeConn struct {
 	nc     net.Conn
 	opens  map[uint32]*fakeOpen
 	subs   map[uint32]*fakeSub
+
+	draining bool // of the goroutine that reads
 
 	mu     sync.Mutex
 	queue  [][]byte
@@ -76,6 +98,10 @@ func newFake(tb testing.TB, partitions int) *fakeBroker {
 		},
 		logs: make([][]codec.Batch, partitions), next: make([]codec.Offset, partitions),
 		created: map[string]codec.TopicSettings{}, frames: map[codec.Type]int{},
+		producers: make([]map[int64]*fakeProducer, partitions),
+	}
+	for i := range f.producers {
+		f.producers[i] = map[int64]*fakeProducer{}
 	}
 	return f
 }
@@ -84,7 +110,22 @@ func newFake(tb testing.TB, partitions int) *fakeBroker {
 func (f *fakeBroker) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	f.mu.Lock()
 	f.dials++
+	var err error
+	if f.refuse != nil {
+		err = f.refuse()
+	}
 	f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	ours, err := f.connect(ctx)
+	if err == nil && f.wrap != nil {
+		ours = f.wrap(ours)
+	}
+	return ours, err
+}
+
+func (f *fakeBroker) connect(ctx context.Context) (net.Conn, error) {
 	if !f.tcp {
 		ours, theirs := net.Pipe()
 		f.serve(theirs)
@@ -105,6 +146,16 @@ func (f *fakeBroker) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 	f.serve(theirs)
 	return ours, nil
+}
+
+// cut ends all connections.
+func (f *fakeBroker) cut() {
+	f.mu.Lock()
+	conns := slices.Clone(f.conns)
+	f.mu.Unlock()
+	for _, c := range conns {
+		c.close()
+	}
 }
 
 func (f *fakeBroker) serve(nc net.Conn) {
@@ -189,6 +240,18 @@ func (c *fakeConn) close() {
 	c.more.Signal()
 	c.mu.Unlock()
 	_ = c.nc.Close()
+}
+
+// drain announces the end, and refuses what comes from now on. On the goroutine that reads.
+func (c *fakeConn) drain() {
+	c.draining = true
+	c.send(codec.AppendGoAway(nil, codec.GoAway{Code: codec.CodeDraining, Reason: "restart"}))
+}
+
+func (c *fakeConn) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }
 
 // finish closes the connection once all that was sent is written.
@@ -378,6 +441,9 @@ func (c *fakeConn) handle(h codec.Header, header, payload []byte) error {
 			return err
 		}
 		switch {
+		case c.draining:
+			wireError(codec.CodeDraining)
+			return nil
 		case m.Topic == "missing":
 			wireError(codec.CodeUnknownTopic)
 			return nil
@@ -397,7 +463,7 @@ func (c *fakeConn) handle(h codec.Header, header, payload []byte) error {
 		next := f.next[m.Partition]
 		f.mu.Unlock()
 		c.send(codec.AppendOpenReply(nil, h.Correlation, h.Handle, codec.OpenReply{
-			Partitions: uint32(f.partitions), WindowBytes: f.window, MaxBatchBytes: f.maxBatch, Level: level, Next: next,
+			ID: f.topicID, Partitions: uint32(f.partitions), WindowBytes: f.window, MaxBatchBytes: f.maxBatch, Level: level, Next: next,
 		}))
 	case codec.TypePublish:
 		m, results, err := c.append(h, header, payload)
@@ -429,13 +495,17 @@ func (c *fakeConn) handle(h codec.Header, header, payload []byte) error {
 			begin, s.at = next, len(log)
 		case codec.FromOffset:
 			begin = codec.Offset(m.Value)
+			if begin > next && m.Kind == codec.KindSub {
+				wireError(codec.CodeOffsetOutOfRange)
+				return nil
+			}
 			for s.at < len(log) && log[s.at].NextOffset() <= begin {
 				s.at++
 			}
 		}
 		c.subs[h.Handle] = s
 		c.send(codec.AppendSubscribeReply(nil, h.Correlation, h.Handle, codec.SubscribeReply{
-			Partitions: uint32(f.partitions), High: next, Begin: begin,
+			ID: f.topicID, Partitions: uint32(f.partitions), High: next, Begin: begin,
 		}))
 		c.pumpLocked(s)
 	case codec.TypeCredit:
@@ -451,6 +521,15 @@ func (c *fakeConn) handle(h codec.Header, header, payload []byte) error {
 		}
 		s.credit += int64(n)
 		c.pumpLocked(s)
+	case codec.TypeProducer:
+		if err := codec.ParseEmpty(h.Type, header); err != nil {
+			return err
+		}
+		f.mu.Lock()
+		f.identities++
+		id := f.identities
+		f.mu.Unlock()
+		c.send(codec.AppendProducerReply(nil, h.Correlation, codec.ProducerReply{ID: id}))
 	case codec.TypeHeartbeat:
 		return codec.ParseEmpty(h.Type, header)
 	default:
@@ -480,17 +559,23 @@ func (c *fakeConn) append(h codec.Header, header, payload []byte) (m codec.Publi
 			return m, nil, err
 		}
 		r := codec.Result{}
+		stored := false
 		switch {
 		case m.Epoch != o.epoch:
 			return m, nil, fmt.Errorf("batch of epoch %d, the handle has %d", m.Epoch, o.epoch)
 		case o.stale:
 			r.Code = codec.CodeStaleEpoch
-		case f.judge != nil:
-			r.Code = f.judge(o.partition, b)
+		case c.draining:
+			r.Code = codec.CodeDraining
+		default:
+			r, stored = f.knownLocked(o.partition, b)
+			if !stored && r.Code == codec.CodeNone && f.judge != nil {
+				r.Code = f.judge(o.partition, b)
+			}
 		}
 		if r.Code != codec.CodeNone {
 			o.stale = true
-		} else {
+		} else if !stored {
 			r.Base = f.next[o.partition]
 			f.appendLocked(o.partition, b)
 		}
@@ -502,7 +587,44 @@ func (c *fakeConn) append(h codec.Header, header, payload []byte) (m codec.Publi
 	return m, results, nil
 }
 
+// knownLocked looks a batch up among the last five of its producer.
+func (f *fakeBroker) knownLocked(partition int, b codec.Batch) (r codec.Result, stored bool) {
+	who := f.producers[partition][b.ProducerID()]
+	if b.ProducerID() < 0 || who == nil || b.ProducerEpoch() > who.epoch {
+		return r, false
+	}
+	if b.ProducerEpoch() < who.epoch {
+		return codec.Result{Code: codec.CodeProducerFenced}, false
+	}
+	first, next := b.BaseSequence(), nextSequence(b.BaseSequence(), b.RecordCount())
+	for _, s := range who.five {
+		if s.first == first && s.next == next {
+			return codec.Result{Base: s.base}, true
+		}
+	}
+	if first != who.five[len(who.five)-1].next {
+		return codec.Result{Code: codec.CodeOutOfOrder}, false
+	}
+	return r, false
+}
+
+func (f *fakeBroker) rememberLocked(partition int, b codec.Batch) {
+	if b.ProducerID() < 0 {
+		return
+	}
+	who := f.producers[partition][b.ProducerID()]
+	if who == nil || who.epoch != b.ProducerEpoch() {
+		who = &fakeProducer{epoch: b.ProducerEpoch()}
+		f.producers[partition][b.ProducerID()] = who
+	}
+	who.five = append(who.five, fakeStored{b.BaseSequence(), nextSequence(b.BaseSequence(), b.RecordCount()), b.BaseOffset()})
+	if len(who.five) > 5 {
+		who.five = who.five[1:]
+	}
+}
+
 func (f *fakeBroker) appendLocked(partition int, b codec.Batch) {
+	defer f.rememberLocked(partition, b)
 	b.SetBase(f.next[partition], 0)
 	f.next[partition] = b.NextOffset()
 	f.logs[partition] = append(f.logs[partition], b)

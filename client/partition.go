@@ -623,6 +623,12 @@ func (w *partition) confirm(m codec.Confirm, payload []byte) error {
 		popped = append(popped, s)
 	}
 	w.nextConfirm += uint64(m.Count)
+	for w.refused && w.onWay() == 0 && w.resend > 0 { // what was not sent yet stands behind the refused batch, too
+		s := w.popSent()
+		w.resend--
+		s.code = codec.CodeStaleEpoch
+		popped = append(popped, s)
+	}
 	if report {
 		w.wake()
 		w.nudge()

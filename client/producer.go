@@ -395,7 +395,10 @@ func (p *Producer) openAgain(ctx context.Context, l *link) error {
 		w.install(l, replies[i].m)
 	}
 	if !some {
-		return last // no partition is left to publish to
+		p.mu.Lock()
+		p.opening = true // the end of this connection is nobody's loss
+		p.mu.Unlock()
+		return last
 	}
 	if !l.usable() {
 		l.fail("read", codec.Errorf(codec.CodeDraining, "the broker is going away"))
