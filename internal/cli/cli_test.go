@@ -186,7 +186,7 @@ func TestHelp(t *testing.T) {
 			t.Fatalf("%s: exit %d, %s", arg, exit, stderr.String())
 		}
 		last := -1
-		for _, part := range []string{"Tests.", "Examples:", "Usage:", "Verbs:", "tomorrow", "Flags:", "-n, --number N", "--later TEXT", "Exit codes:", "  7    not built yet"} {
+		for _, part := range []string{"Tests.", "Examples:", "Usage:", "Verbs:", "verb ", "Flags:", "-n, --number N", "Not yet:", "tomorrow", "--later TEXT", "Environment:", "Exit codes:", "  7    not built yet"} {
 			at := strings.Index(stdout.String(), part)
 			if at <= last {
 				t.Errorf("%s: %q is missing or out of place in\n%s", arg, part, stdout.String())

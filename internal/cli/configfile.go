@@ -128,7 +128,7 @@ func applyFile(fs *pflag.FlagSet, path string) error {
 		if v == nil || !v.configurable(s.key) {
 			e := Usagef("%s:%d: unknown key %q", path, s.line, s.key)
 			e.Fix = "keys are " + strings.Join(configKeys(fs), " ")
-			if near := nearest(s.key, configKeys(fs)); near != "" {
+			if near := Nearest(s.key, configKeys(fs)); near != "" {
 				e.Fix = "did you mean " + near + "?"
 			}
 			return e

@@ -37,6 +37,11 @@ func Explain(err error, server, topic string) error {
 	return &Error{Exit: ExitFailure, Text: oneLine(err.Error()), Err: err}
 }
 
+// CreateCommand says how to create a topic.
+func CreateCommand(server, topic string) string {
+	return "create it with: lightq-topic -t " + topic + " -n 1" + ServerFlag(server)
+}
+
 func explainConn(err *client.ConnError, server string) *Error {
 	reason := connReason(err.Err)
 	e := &Error{Exit: ExitUnreachable, Text: "no broker answers at " + server + " (" + reason + ")", Err: err}
@@ -79,7 +84,7 @@ func explainWire(wire *codec.WireError, server, topic string, err error) *Error 
 	switch wire.Code {
 	case codec.CodeUnknownTopic:
 		e.Exit, e.Text = ExitNotFound, "unknown topic "+topic
-		e.Fix = "create it with: lightq-topic -t " + topic + " -n 1" + ServerFlag(server)
+		e.Fix = CreateCommand(server, topic)
 	case codec.CodeUnknownPartition:
 		e.Exit = ExitNotFound
 	case codec.CodeTopicDeleted:

@@ -276,7 +276,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if near := nearest(unknown.GetSpecifiedName(), names); near != "" {
+		if near := Nearest(unknown.GetSpecifiedName(), names); near != "" {
 			see = "did you mean --" + near + "?"
 		}
 		return &Error{Exit: ExitUsage, Text: "unknown flag --" + unknown.GetSpecifiedName(), Fix: see}

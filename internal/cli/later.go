@@ -50,7 +50,7 @@ func NotYetIn(root *cobra.Command) (all []Missing) {
 		})
 		for _, c := range cmd.Commands() {
 			path := append(verb[:len(verb):len(verb)], c.Name())
-			if c.DisableFlagParsing && strings.HasSuffix(c.Short, laterMark) {
+			if isLaterVerb(c) {
 				all = append(all, Missing{Verb: c.Name(), Typed: c.Name(), Meaning: meaning(c.Short), Args: path})
 				continue
 			}

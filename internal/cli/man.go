@@ -141,7 +141,7 @@ func (m *manual) verbs(root, cmd *cobra.Command) {
 		m.line(".SS %s", roff(strings.TrimPrefix(c.CommandPath(), root.Name()+" ")))
 		long := c.Long
 		if long == "" || c.Name() == "completion" || cmd.Name() == "completion" { // which has much to say
-			long = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
+			long = sentence(c.Short)
 		}
 		m.text(long)
 		if c.Example != "" {

@@ -2,9 +2,9 @@ package cli
 
 import "strings"
 
-// nearest returns the word that s was most likely meant to be: one of which it is the beginning, or that differs in at most
+// Nearest returns the word that s was most likely meant to be: one of which it is the beginning, or that differs in at most
 // two letters, and fewer than half of them. It returns "" if there is none.
-func nearest(s string, words []string) string {
+func Nearest(s string, words []string) string {
 	if s == "" {
 		return ""
 	}

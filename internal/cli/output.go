@@ -16,10 +16,10 @@ import (
 // empty: the command has none.
 func Output(fs *pflag.FlagSet, p *string, plain string) {
 	names := []string{"table", "json", "jsonl"}
-	usage := "print results as table, json (one object) or jsonl (an object a line)"
+	usage := "results as table, json (one object) or jsonl (an object a line)"
 	if plain != "" {
 		names = append(names, "plain")
-		usage = "print results as table, json (one object), jsonl (an object a line) or plain (" + plain + ")"
+		usage = "results as table, json (one object), jsonl (an object a line) or plain (" + plain + ")"
 	}
 	Choose(fs, p, outputFlag, "", "table", Choice{Names: names}, "FORMAT", usage)
 }

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Run runs a program with the arguments behind its name and returns its exit code. The command's functions return an Error,
@@ -134,8 +135,12 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	e := Usagef("unexpected argument %q", args[0])
 	first, _ := utf8.DecodeRuneInString(args[0])
+	e := Usagef("unexpected argument %q", args[0])
+	topic := ""
+	if cmd.Flags().Lookup("topic") != nil && first != '-' {
+		topic = "a topic is named with -t " + args[0]
+	}
 	switch {
 	case first != '-' && unicode.Is(unicode.Pd, first):
 		e.Fix = "it begins with a dash that is not the minus of the keyboard"
@@ -147,9 +152,13 @@ func noArgs(cmd *cobra.Command, args []string) error {
 			}
 		}
 		e.Fix = "verbs are " + strings.Join(verbs, " ")
-		if near := nearest(args[0], verbs); near != "" {
+		if near := Nearest(args[0], verbs); near != "" {
 			e.Fix = "did you mean " + near + "?"
+		} else if topic != "" {
+			e.Fix += ", and " + topic
 		}
+	case topic != "":
+		e.Fix = topic
 	default:
 		e.Fix = "see " + cmd.CommandPath() + " -help"
 	}
@@ -158,6 +167,11 @@ func noArgs(cmd *cobra.Command, args []string) error {
 
 // laterMark stands behind the help of what this version does not have yet.
 const laterMark = " (not yet)"
+
+// isLaterVerb reports whether a command was made by LaterVerb.
+func isLaterVerb(cmd *cobra.Command) bool {
+	return cmd.DisableFlagParsing && strings.HasSuffix(cmd.Short, laterMark)
+}
 
 // LaterVerb returns a verb that this version knows and does not have yet.
 func LaterVerb(name, short string) *cobra.Command {
@@ -172,31 +186,66 @@ func LaterVerb(name, short string) *cobra.Command {
 	}
 }
 
-// help prints examples first, then verbs, flags and exit codes.
+// helpWidth is how wide help is at most.
+const helpWidth = 120
+
+// help prints examples first, then verbs, flags, what is not there yet, and exit codes.
 func help(cmd *cobra.Command, _ []string) {
 	w := cmd.OutOrStdout()
 	text := cmd.Long
 	if text == "" {
-		text = cmd.Short
+		text = sentence(cmd.Short)
 	}
 	fmt.Fprintf(w, "%s\n", strings.TrimSpace(text))
 	if cmd.Example != "" {
 		fmt.Fprintf(w, "\nExamples:\n%s\n", strings.TrimRight(cmd.Example, "\n"))
 	}
 	fmt.Fprintf(w, "\nUsage:\n  %s [flags]\n", cmd.CommandPath())
-	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(w, "  %s VERB [flags]\n\nVerbs:\n", cmd.CommandPath())
-		for _, c := range cmd.Commands() {
-			if c.IsAvailableCommand() {
-				fmt.Fprintf(w, "  %-12s %s\n", c.Name(), c.Short)
-			}
+	var verbs, laterVerbs strings.Builder
+	for _, c := range cmd.Commands() {
+		line := fmt.Sprintf("  %-12s %s\n", c.Name(), c.Short)
+		switch {
+		case isLaterVerb(c):
+			laterVerbs.WriteString(line)
+		case c.IsAvailableCommand():
+			verbs.WriteString(line)
 		}
 	}
-	fmt.Fprintf(w, "\nFlags:\n%s", cmd.Flags().FlagUsages())
+	if verbs.Len() > 0 {
+		fmt.Fprintf(w, "  %s VERB [flags]\n\nVerbs:\n%s", cmd.CommandPath(), verbs.String())
+	}
+	now, later := splitFlags(cmd.Flags())
+	fmt.Fprintf(w, "\nFlags:\n%s", now.FlagUsagesWrapped(helpWidth))
+	if laterVerbs.Len() > 0 || later.HasFlags() {
+		fmt.Fprintf(w, "\nNot yet:\n%s%s", laterVerbs.String(), later.FlagUsagesWrapped(helpWidth))
+	}
+	if now.HasFlags() {
+		fmt.Fprint(w, "\nEnvironment:\n  LIGHTQ_ and a flag's name give it a value where the command line does not: LIGHTQ_LOG_LEVEL=debug\n")
+	}
 	fmt.Fprint(w, "\nExit codes:\n")
 	for _, m := range exitMeanings {
 		fmt.Fprintf(w, "  %-3d  %s\n", int(m.code), m.meaning)
 	}
+}
+
+// sentence makes a short help text one.
+func sentence(s string) string {
+	first, size := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(first)) + strings.TrimSuffix(s[size:], ".") + "."
+}
+
+// splitFlags parts the flags that are there from those for later, in the order in which they were added.
+func splitFlags(fs *pflag.FlagSet) (now, later *pflag.FlagSet) {
+	now, later = pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
+	now.SortFlags, later.SortFlags = false, false
+	fs.VisitAll(func(f *pflag.Flag) {
+		if v, ok := f.Value.(*value); ok && v.answer != nil && v.answer.Exit == ExitNotYet {
+			later.AddFlag(f)
+		} else {
+			now.AddFlag(f)
+		}
+	})
+	return now, later
 }
 
 // Interruptible returns a context that ends with the first SIGINT or SIGTERM. A second one ends the process at once.

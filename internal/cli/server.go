@@ -39,7 +39,7 @@ func ParseServer(s string) (string, error) {
 	case "tcp":
 		host, port, err := net.SplitHostPort(rest)
 		if err != nil || host == "" || strings.ContainsAny(rest, "/ ") {
-			return "", errors.New("it must be tcp://host:port, host:port or unix:///path")
+			return "", errors.New("it must be tcp://host:port, host:port or unix:///path" + meant(rest))
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			return "", fmt.Errorf("its port %q must be a whole number from 1 to 65535", port)
@@ -54,6 +54,23 @@ func ParseServer(s string) (string, error) {
 		return "", errors.New("inproc connects inside one process only: use tcp:// or unix://")
 	}
 	return "", fmt.Errorf("%q is not a scheme that is understood: it must be tcp://host:port, host:port or unix:///path", scheme)
+}
+
+// meant is what somebody probably meant who gave a port alone or a host alone, for behind the rule; empty: nothing known.
+func meant(s string) string {
+	port := strconv.Itoa(DefaultPort)
+	host, _, _ := strings.Cut(s, ":")
+	switch n, err := strconv.ParseUint(strings.TrimPrefix(s, ":"), 10, 16); {
+	case err == nil && n > 0:
+		return ", as in 127.0.0.1:" + strconv.FormatUint(n, 10)
+	case s == "" || strings.ContainsAny(s, "/ "):
+		return ""
+	case net.ParseIP(s) != nil:
+		return ", as in " + net.JoinHostPort(s, port)
+	case host == strings.TrimSuffix(s, ":") && net.ParseIP(host) == nil && strings.Trim(host, "0123456789") != "":
+		return ", as in " + net.JoinHostPort(host, port)
+	}
+	return ""
 }
 
 // ServerFlag is how to say the address on a command line, with a space in front; empty for the default.

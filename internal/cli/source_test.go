@@ -147,7 +147,7 @@ func TestNearest(t *testing.T) {
 		"prot": "port", "prt": "port", "ports": "port", "log_level": "log-level", "LOG-LEVEL": "log-level", "lsit": "list", "desc": "describe",
 		"del": "delete", "datadir": "data-dir", "profiel-dir": "profile-dir", "": "", "x": "", "pq": "", "replicas": "", "p": "", "start": "",
 	} {
-		if got := nearest(s, words); got != want {
+		if got := Nearest(s, words); got != want {
 			t.Errorf("%q: %q, want %q", s, got, want)
 		}
 	}

@@ -288,6 +288,14 @@ func (r ready) result() cli.Result {
 		"# publish to it:        echo hello | lightq-producer -t orders -f -"+server)}
 }
 
+// anotherPort is the one behind a port that is taken.
+func anotherPort(port int64) int64 {
+	if port == 65535 {
+		return cli.DefaultPort
+	}
+	return port + 1
+}
+
 // checkBind refuses what is not an address, and what is reachable from elsewhere.
 func checkBind(bind string) error {
 	exposed := &cli.Error{
@@ -330,7 +338,7 @@ func (d *door) explain(err error, socket string) error {
 		e.Exit = cli.ExitNotAllowed
 	case errors.Is(err, syscall.EADDRINUSE):
 		e.Text = addr + " is taken (" + syscall.EADDRINUSE.Error() + ")"
-		e.Fix = "stop the other broker, or choose another port with -b"
+		e.Fix = "stop the other broker, or choose another port: lightq-broker -b " + strconv.FormatInt(anotherPort(d.port), 10)
 	case errors.Is(err, syscall.EACCES):
 		e.Exit = cli.ExitNotAllowed
 		e.Text = addr + " is refused by the system (" + syscall.EACCES.Error() + ")"

@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"time"
@@ -96,9 +97,32 @@ func (f *clientFlags) withClient(run func(context.Context, *client.Client) error
 		if ctx.Err() != nil {
 			return cli.ErrInterrupted
 		}
-		return f.explain(err)
+		return f.explainAsking(ctx, c, err)
 	}
 	return nil
+}
+
+// explainAsking explains an error. Of a topic that is unknown it asks the broker for one whose name is nearly the same.
+func (f *clientFlags) explainAsking(ctx context.Context, c *client.Client, err error) error {
+	explained := f.explain(err)
+	var e *cli.Error
+	if !errors.Is(err, codec.CodeUnknownTopic) || !errors.As(explained, &e) {
+		return explained
+	}
+	ctx, cancel := context.WithTimeout(ctx, lastWords)
+	defer cancel()
+	topics, err := c.List(ctx)
+	if err != nil {
+		return explained // without
+	}
+	var names []string
+	for _, t := range topics {
+		names = append(names, t.Name)
+	}
+	if near := cli.Nearest(f.topic, names); near != "" {
+		e.Fix = "did you mean " + near + "? If not, " + cli.CreateCommand(f.server, f.topic)
+	}
+	return explained
 }
 
 // hangUp closes a client. Nothing that it could say matters by then: producers, whose close waits for confirms, are closed
@@ -114,7 +138,7 @@ func (f *clientFlags) describe(ctx context.Context, c *client.Client, partitions
 		if ctx.Err() != nil {
 			return d, cli.ErrInterrupted
 		}
-		return d, f.explain(err)
+		return d, f.explainAsking(ctx, c, err)
 	}
 	if have := int64(len(d.Partitions)); partitions != 0 && partitions != have {
 		return d, &cli.Error{

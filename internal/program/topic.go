@@ -74,7 +74,7 @@ func createOn(cmd *cobra.Command) {
 		},
 	}, "KIND", "storage: queue, file, direct or queue_file; memory and disk mean queue and file (default queue)")
 	cli.Int(fs, &f.partitions, "partitions", "n", 0, 1, maxPartitions, "partitions (default 1)")
-	f.addSettings(fs, "(default block)", "(default 64MiB)", "(default 1048588)")
+	f.addSettings(fs, "(default block)", "(default 64MiB)", "(default 1048588, a little above 1MiB)")
 	f.addLast(fs, "created or exists, the topic, and its settings as name=value")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		ctx, stop := cli.Interruptible(context.Background())
@@ -87,8 +87,8 @@ func createOn(cmd *cobra.Command) {
 func (f *topicFlags) addSettings(fs *pflag.FlagSet, overflow, ringBytes, maxBatch string) {
 	cli.Choose(fs, &f.overflow, "overflow", "", "", cli.Choice{Names: []string{"block", "drop-oldest", "reject"}},
 		"POLICY", withDefault("when the ring is full behind a consumer: block, drop-oldest or reject", overflow))
-	cli.Size(fs, &f.ringBytes, "ring-bytes", 1, math.MaxInt64, withDefault("ring of a partition", ringBytes))
-	cli.Size(fs, &f.maxBatch, "max-batch", 1, math.MaxUint32, withDefault("largest record batch", maxBatch))
+	cli.Size(fs, &f.ringBytes, "ring-bytes", 1, math.MaxInt64, withDefault("ring of a partition: bytes, or with KiB, MiB or GiB", ringBytes))
+	cli.Size(fs, &f.maxBatch, "max-batch", 1, math.MaxUint32, withDefault("largest record batch: bytes, or with KiB, MiB or GiB", maxBatch))
 	cli.Later(fs, "sync", "", "POLICY", "when a file topic syncs")
 	cli.Later(fs, "retention-bytes", "", "SIZE", "how much a file topic keeps")
 	cli.Later(fs, "retention-time", "", "TIME", "how long a file topic keeps records")
