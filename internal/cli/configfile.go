@@ -21,8 +21,9 @@ import (
 // ConfigFlag is the flag that names a configuration file. A command that has it reads the file before it runs.
 const ConfigFlag = "config"
 
-// ConfigFile adds the flag --config.
-func ConfigFile(fs *pflag.FlagSet, p *string) {
+// ConfigFile adds the flag --config. others are keys that the file may have for other commands.
+func ConfigFile(fs *pflag.FlagSet, p *string, others ...string) {
+	defer func() { fs.Lookup(ConfigFlag).Value.(*value).others = others }()
 	Text(fs, p, ConfigFlag, "", "", "FILE", "configuration file (TOML): a flag's long name and its value on a line, as in port = 5600")
 }
 
@@ -119,11 +120,15 @@ func applyFile(fs *pflag.FlagSet, path string) error {
 	if err != nil {
 		return err
 	}
+	others := fs.Lookup(ConfigFlag).Value.(*value).others
 	for _, s := range settings {
 		f := fs.Lookup(s.key)
 		var v *value
 		if f != nil {
 			v, _ = f.Value.(*value)
+		}
+		if v == nil && slices.Contains(others, s.key) {
+			continue
 		}
 		if v == nil || !v.configurable(s.key) {
 			e := Usagef("%s:%d: unknown key %q", path, s.line, s.key)

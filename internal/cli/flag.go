@@ -27,7 +27,8 @@ type value struct {
 	later    []string // values that are understood and not in this version
 	words    []string // all that it takes, where that is a list
 	complete func() []string
-	lenient  bool // a command line is being completed: it is read more than once, and nothing is wrong with it yet
+	others   []string // of the flag that names a configuration file: keys that are not for this command
+	lenient  bool     // a command line is being completed: it is read more than once, and nothing is wrong with it yet
 
 	given  bool   // on the command line
 	text   string // as it was given there

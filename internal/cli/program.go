@@ -145,15 +145,20 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	case first != '-' && unicode.Is(unicode.Pd, first):
 		e.Fix = "it begins with a dash that is not the minus of the keyboard"
 	case cmd.HasAvailableSubCommands():
-		var verbs []string
+		var verbs, now []string
 		for _, c := range cmd.Commands() {
 			if c.IsAvailableCommand() {
 				verbs = append(verbs, c.Name())
+				if !isLaterVerb(c) {
+					now = append(now, c.Name())
+				}
 			}
 		}
-		e.Fix = "verbs are " + strings.Join(verbs, " ")
+		e.Fix = "verbs are " + strings.Join(now, " ")
 		if near := Nearest(args[0], verbs); near != "" {
 			e.Fix = "did you mean " + near + "?"
+		} else if cmd.Flags().Lookup(args[0]) != nil {
+			e.Fix = "did you mean --" + args[0] + "?"
 		} else if topic != "" {
 			e.Fix += ", and " + topic
 		}

@@ -78,7 +78,7 @@ func (f *brokerFlags) add(fs *pflag.FlagSet) { f.addTo(fs, "") }
 // addTo adds the flags. plain is the plain form of what is printed, empty: there is none.
 func (f *brokerFlags) addTo(fs *pflag.FlagSet, plain string) {
 	f.fs = fs
-	f.door.add(fs, 0)
+	f.door.add(fs)
 	cli.ConfigFile(fs, &f.config)
 	cli.Text(fs, &f.dataDir, "data-dir", "", "", "DIR", "where files go; nothing is written yet")
 	cli.Off(fs, "admin-listen", "address of the admin interface")
@@ -91,6 +91,15 @@ func (f *brokerFlags) addTo(fs *pflag.FlagSet, plain string) {
 	cli.Output(fs, &f.output, plain)
 }
 
+// brokerKeys are those of the broker's configuration file.
+func brokerKeys() (keys []string) {
+	var f brokerFlags
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.add(fs)
+	fs.VisitAll(func(f *pflag.Flag) { keys = append(keys, f.Name) })
+	return keys
+}
+
 // A door is where a broker listens.
 type door struct {
 	fs        *pflag.FlagSet
@@ -99,10 +108,10 @@ type door struct {
 	transport string
 }
 
-func (d *door) add(fs *pflag.FlagSet, lowestPort int64) {
+func (d *door) add(fs *pflag.FlagSet) {
 	d.fs = fs
 	cli.Text(fs, &d.bind, "bind", "i", "127.0.0.1", "ADDR", "address to listen on; unset: both loopbacks. With -t ipc the path of the socket")
-	cli.Int(fs, &d.port, "port", "b", cli.DefaultPort, lowestPort, 65535, "port; 0: a free one")
+	cli.Int(fs, &d.port, "port", "b", cli.DefaultPort, 0, 65535, "port; 0: a free one")
 	cli.Choose(fs, &d.transport, "transport", "t", "tcp", cli.Choice{Names: []string{"tcp", "ipc", "inproc"}, Reason: map[string]*cli.Error{
 		"inproc": {Exit: cli.ExitUsage, Text: "-t inproc connects inside one process, and this process has no clients", Fix: "use tcp, or embed the broker in your program"},
 	}}, "KIND", "transport: tcp, ipc (a unix socket) or inproc")
@@ -353,16 +362,22 @@ func (d *door) explain(err error, socket string) error {
 func healthcheckCommand() *cobra.Command {
 	var d door
 	var timeout time.Duration
-	var output string
+	var config, output string
 	cmd := &cobra.Command{
 		Use: "healthcheck", Short: "say hello to a running broker: exit 0 if it answers, 3 if not",
-		Example: "  lightq-broker healthcheck\n  lightq-broker healthcheck -b 5600 --timeout 1s\n  lightq-broker healthcheck -t ipc --bind /run/lightq.sock",
+		Example: "  lightq-broker healthcheck\n  lightq-broker healthcheck -b 5600 --timeout 1s\n  lightq-broker healthcheck --config /etc/lightq/lightq.toml\n  lightq-broker healthcheck -t ipc --bind /run/lightq.sock",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, ipc, err := d.ipc()
 			if err != nil {
 				return err
 			}
 			if !ipc {
+				if d.port == 0 {
+					return &cli.Error{
+						Exit: cli.ExitUsage, Text: `-b, --port "0": it must be the port of a broker, from 1 to 65535`,
+						Fix: "a broker that chose a free port says in its ready line which",
+					}
+				}
 				host := d.bind
 				if host == "*" {
 					host = "127.0.0.1"
@@ -383,7 +398,8 @@ func healthcheckCommand() *cobra.Command {
 			}.Print(output)
 		},
 	}
-	d.add(cmd.Flags(), 1)
+	d.add(cmd.Flags())
+	cli.ConfigFile(cmd.Flags(), &config, brokerKeys()...)
 	cli.Duration(cmd.Flags(), &timeout, "timeout", 2*time.Second, "give up after this long")
 	cli.Output(cmd.Flags(), &output, "ok and the address")
 	return cmd
