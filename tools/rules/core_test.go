@@ -15,6 +15,8 @@ var coreFiles = []string{
 	"topic/fifo.go",
 	"topic/ring.go",
 	"topic/group.go",
+	"topic/idempotence/state.go",
+	"topic/idempotence/snapshot.go",
 }
 
 // coreMustNotImport are packages, with all below them, that would make a step depend on more than its arguments, or
