@@ -351,6 +351,44 @@ func TestTrimIsTriedAgain(t *testing.T) {
 	}
 }
 
+// F73: a reader that found a segment before it was trimmed, and comes to open it when its file is on the way to become another segment's,
+// is told that the records are gone; it never reads the other segment's bytes.
+func TestReaderComesLate(t *testing.T) {
+	p := newPools(t)
+	fault := vfs.NewFault(vfs.NewMem())
+	opts := testOptions(p)
+	opts.SegmentBytes = 8 << 10
+	l := mustOpen(t, fault, testDir, opts)
+	for range 40 {
+		l.mustAppend(2, 400)
+	}
+	l.mustDurable()
+	l.waitState("quiet", func() bool { return l.tasks == 0 && l.busy == 0 })
+	found := l.segments[0]
+	var renamed atomic.Bool
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpRename && op.Path == found.path {
+			renamed.Store(true)
+			o, err := p.rd.acquire(l.Log, found)
+			var gone *RangeError
+			if err == nil {
+				t.Error("a reader got a file that is about to be written again")
+				p.rd.release(o)
+			} else if err := l.gone(0, err); !errors.As(err, &gone) || gone.Start != l.Start() {
+				t.Errorf("a reader that came late got %v", err)
+			}
+		}
+		return nil
+	})
+	l.Trim(found.end)
+	l.waitStart(found.end)
+	if !renamed.Load() || l.Metrics().Recycled != 1 {
+		t.Errorf("the segment was not kept to be written again: %+v", l.Metrics())
+	}
+	fault.SetHook(nil)
+	l.mustClose()
+}
+
 // slowDisk makes every sync take a time.
 func slowDisk(fault *vfs.Fault, d time.Duration, only string) *atomic.Int64 {
 	var syncs atomic.Int64

@@ -276,6 +276,10 @@ func (l *Log) index(seg *segment, f vfs.File) error {
 // acquire opens a segment's file, or takes the one that is open.
 func (r *Readers) acquire(l *Log, seg *segment) (*openFile, error) {
 	r.mu.Lock()
+	if seg.dropped {
+		r.mu.Unlock()
+		return nil, fs.ErrNotExist
+	}
 	o := r.open[seg]
 	if o == nil {
 		o = &openFile{log: l, seg: seg, ready: make(chan struct{})}
@@ -359,19 +363,20 @@ func (l *Log) dropIndex(seg *segment) {
 	}
 }
 
-// drop forgets a segment that is being removed. It returns false if somebody is reading it.
+// drop forgets a segment that is being removed. It returns false if somebody is reading it, else nobody will: a reader may have
+// found the segment before it was trimmed and not have come to open it yet.
 func (r *Readers) drop(seg *segment) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.open[seg]
-	if o == nil {
-		return true
-	}
-	if o.users > 0 {
+	if o != nil && o.users > 0 {
 		o.gone = true
 		return false
 	}
-	r.forget(o)
+	if o != nil {
+		r.forget(o)
+	}
+	seg.dropped = true
 	return true
 }
 

@@ -29,6 +29,7 @@ type segment struct {
 	damaged bool             // recovery found damage in it: nothing is appended to it
 	lost    *CorruptionError // what follows the last readable record, up to what the next segment begins with
 	size    int64            // of the file, as far as it matters for retention
+	dropped bool             // the file is about to become another segment's, and must not be opened; under Readers.mu
 
 	// Age, for retention: how old the last append was when the segment was loaded (0 for one that was appended to since), and
 	// when that was known.
