@@ -505,12 +505,11 @@ func (p *Producer) PublishAsync(ctx context.Context, m Message, callback func(Re
 		return err
 	}
 	w.mu.Lock()
-	if w.quick && m.Key == nil && m.Value != nil && len(m.Headers) == 0 && m.Timestamp.IsZero() &&
-		w.builder.AddValue(w.stamp, m.Value) {
+	if w.quick && w.encode(&m) {
 		if callback != nil {
 			w.dones = append(w.dones, done{index: w.builder.Count() - 1, call: callback})
 		}
-		if w.fullFor(len(m.Value)) {
+		if w.fullFor(len(m.Value) + len(m.Key)) {
 			w.settle(true)
 		}
 		w.mu.Unlock()
