@@ -218,6 +218,19 @@ func BenchmarkPublish(b *testing.B) {
 		}
 		_ = c.Close()
 	})
+	b.Run("method=async/key=8/size=100", func(b *testing.B) {
+		c, p := discardingProducer(b, codec.DefaultWindowBytes)
+		ctx := context.Background()
+		key := []byte("order-17")
+		b.SetBytes(int64(len(value)))
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := p.PublishAsync(ctx, Message{Partition: AnyPartition, Key: key, Value: value}, nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+		_ = c.Close()
+	})
 	b.Run("method=sync/size=100", func(b *testing.B) {
 		c, p := discardingProducer(b, codec.DefaultWindowBytes)
 		ctx := context.Background()

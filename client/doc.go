@@ -42,12 +42,16 @@
 // are copied before the call returns. When a batch is sent depends on how full the pipe is, so that one setting
 // serves a single message as well as ten million:
 //
-//   - While few batches are unconfirmed (less than four and 64 KiB), a record leaves at once, by the caller's own write.
+//   - While few batches of the producer are unconfirmed (less than four and 64 KiB), a record leaves at once, by the caller's
+//     own write.
 //   - Otherwise records gather until the batch is full (BatchBytes), which the caller then writes; or until confirms have
 //     brought the pipe near to idle; or for 1 ms at the most.
-//   - When records come so fast that a batch fills within half a millisecond, only full batches are sent, whatever the pipe
-//     looks like. The end of such a burst leaves within 1 ms, or with Flush.
+//   - When records come so fast that 256 KiB, or a batch if that is less, go out in half a millisecond, batches leave when
+//     they are full or 1 ms old, whatever the pipe looks like, or with Flush.
 //   - With Linger(d), a batch is sent when it is full or d old, or with Flush.
+//
+// Records without a key and without a partition go to the partitions in turn, batch by batch: one record each while records
+// leave at once, a whole batch otherwise. So batches do not get smaller where there are more partitions.
 //
 // A publish method blocks, until its context ends, when the open batch is full and the window that the broker
 // granted is used up. A producer's memory is bounded by that: per partition with records at hand a batch being

@@ -97,6 +97,7 @@ func (w *partition) again() {
 	w.resend--
 	w.nextSend++
 	w.unconfirmed += s.bytes
+	w.account()
 	w.busy, w.writing = true, &buf[0]
 	w.unlock()
 	codec.AppendPublish(buf[:0], w.handle, m, len(buf)-publishOverhead)

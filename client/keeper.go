@@ -125,8 +125,8 @@ func (w *partition) attend() {
 	w.unlock()
 }
 
-// age sends an open batch whose deadline has passed. It reports whether the partition is still to be watched, and its
-// deadline.
+// age sends an open batch whose deadline has passed, or for which the pipe has become idle. It reports whether the partition
+// is still to be watched, and its deadline.
 func (w *partition) age(now time.Duration) (deadline time.Duration, again bool) {
 	w.lock()
 	defer w.unlock()
@@ -134,11 +134,13 @@ func (w *partition) age(now time.Duration) (deadline time.Duration, again bool) 
 		w.inAging = false
 		return 0, false
 	}
-	if deadline = w.begun + w.p.hold; deadline > now {
+	deadline = w.begun + w.p.hold
+	late := deadline <= now
+	if !late && !(w.idle() && w.sendable()) {
 		return deadline, true
 	}
 	w.inAging = false
-	w.due = true
+	w.due = w.due || late
 	if w.sendable() {
 		w.send()
 	} else {

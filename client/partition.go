@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// The pipe of a partition is nearly idle, so that waiting for a batch to fill would only add latency, while
-	// fewer than idleBatches with less than idleBytes in all are unconfirmed: 64 KiB are some 30 µs of copying for
-	// the broker.
+	// The pipe of a producer is nearly idle, so that waiting for a batch to fill would only add latency, while
+	// fewer than idleBatches with less than idleBytes in all are unconfirmed, over all its partitions: 64 KiB are some
+	// 30 µs of copying for the broker.
 	idleBatches = 4
 	idleBytes   = 64 << 10
 
@@ -22,11 +22,13 @@ const (
 	// speed a batch fills in a tenth of it, and nobody notices it at the end of a burst.
 	holdTime = time.Millisecond
 
-	// Records that come so fast that a batch fills in burstTime make a burst: then only full batches are sent,
-	// whether the pipe is idle or not. Otherwise a broker that keeps up with the producer would get many small
-	// ones, which cost all three processes more. burstRecords in a batch are the least from which a rate is
-	// guessed.
+	// Records that come so fast, to all partitions together, that burstBytes (or a batch, where that is less) are
+	// sent in burstTime make a burst: then batches are sent when they are full or old, whether the pipe is idle or
+	// not. Otherwise a broker that keeps up with the producer would get many small ones, which cost all three
+	// processes more. At such a rate, 512 MB/s, a millisecond makes a batch worth waiting for. burstRecords in a
+	// batch are the least from which a rate is guessed.
 	burstTime    = holdTime / 2
+	burstBytes   = 256 << 10
 	burstRecords = 16
 
 	// publishOverhead is what a publish frame has in front of its batch.
@@ -136,8 +138,6 @@ type partition struct {
 	batch    int   // size at which a batch is full
 	inAging  bool  // in the keeper's list
 
-	lastBytes, lastRecords int // of the batch sent last
-
 	acct sync.Mutex
 
 	// Guarded by acct.
@@ -148,12 +148,12 @@ type partition struct {
 	sent        []sentBatch // batches on their way, a ring of power-of-two size
 	head, count int
 	unconfirmed int    // bytes of sent
+	inPipe      load   // what of this partition the producer's pipe counts
 	nextSend    uint64 // number of the next batch in this epoch
 	nextConfirm uint64
 
 	holds     bool  // the open batch has records that were left there
 	due       bool  // the open batch is to be sent as soon as possible
-	burst     bool  // see burstTime; decided when a batch is begun, by the one before
 	busy      bool  // a goroutine is writing a batch
 	shut      bool  // nothing is sent until the handle is open again
 	refused   bool  // a batch was refused, and so is all behind it; the handle is to be reopened
@@ -267,6 +267,7 @@ func (w *partition) makeRoom(ctx context.Context) error {
 		w.send()
 		return nil
 	}
+	w.p.passTurn(w) // others need not wait here too
 	w.senders++
 	err := w.wait(ctx)
 	w.senders--
@@ -282,16 +283,10 @@ func (w *partition) begin(limit int) {
 	now := time.Now()
 	w.limit, w.open = limit, true
 	w.stamp = now.UnixMilli()
-	begun := now.Sub(w.p.base)
-	since := begun - w.begun
-	w.begun = begun
+	w.begun = now.Sub(w.p.base)
 	w.buf = buf
 	w.builder.Reset(buf[:publishOverhead], limit)
-	burst := w.lastRecords >= burstRecords && since < 8*burstTime &&
-		int64(w.lastBytes)*int64(burstTime) >= int64(w.batch)*int64(since)
-	w.acct.Lock()
-	w.burst = burst
-	w.acct.Unlock()
+	w.p.pipe.begun(w.begun, min(w.batch, burstBytes))
 }
 
 func (w *partition) encode(m *Message) bool {
@@ -319,10 +314,8 @@ func recordBytes(m *Message) int {
 // is held.
 func (w *partition) fullFor(n int) bool { return w.builder.Size()+n+16 > w.limit }
 
-// idle reports whether the pipe is nearly idle and this is no burst. acct is held.
-func (w *partition) idle() bool {
-	return !w.burst && w.count < idleBatches && w.unconfirmed < idleBytes && w.p.cfg.linger == 0
-}
+// idle reports whether the pipe is nearly idle and this is no burst.
+func (w *partition) idle() bool { return w.p.cfg.linger == 0 && w.p.pipe.idle() }
 
 // writable reports whether a batch may be written now. acct is held.
 func (w *partition) writable() bool {
@@ -348,19 +341,21 @@ func (w *partition) settle(full bool) {
 // is in the way, or at the batch's deadline. It is called after every change to the batch, with both locks held,
 // and never blocks.
 func (w *partition) kick() {
+	w.account()
 	w.holds = w.open && w.builder.Count() > 0 && w.err == nil
 	w.quick = w.holds && w.stop == nil && !w.due && !w.idle()
-	w.nudge()
 	if w.holds && !w.due && !w.inAging {
 		w.inAging = true
 		w.p.keep.pushAging(w)
 	}
+	w.nudge() // behind pushAging: the pipe may turn idle meanwhile, by another partition's confirm
 }
 
 // nudge makes the keeper send the open batch if that is wanted and possible. It is called after every change to
 // what is in the way, behind wake, with acct held. Where a publisher has been woken to send, the keeper is left
 // alone: every sender ends with send or kick.
 func (w *partition) nudge() {
+	w.account()
 	if w.inDue {
 		return
 	}
@@ -380,7 +375,8 @@ func (w *partition) send() {
 	}
 	buf := w.builder.Finish(meta)
 	m := codec.Publish{Epoch: w.epoch, First: w.nextSend, Count: 1}
-	w.lastBytes, w.lastRecords = size, records
+	w.p.pipe.sent(size, records)
+	w.p.passTurn(w)
 	w.nextSend++
 	w.sealed++
 	w.unconfirmed += size
@@ -401,6 +397,7 @@ func (w *partition) send() {
 		}
 	}
 	w.pushSent(s)
+	w.account()
 	l := w.link
 	w.unlock()
 
@@ -445,6 +442,7 @@ func (w *partition) packed(buf []byte, saved int) {
 		s.bytes -= saved
 		if w.resend == 0 { // else the connection was lost meanwhile
 			w.unconfirmed -= saved
+			w.account()
 		}
 		if w.keeps {
 			s.buf, w.writing = buf, &buf[0]
@@ -656,6 +654,17 @@ func (w *partition) confirm(m codec.Confirm, payload []byte) error {
 	return nil
 }
 
+// account tells the pipe what is on its way now. It is called after every change to that, with acct held.
+func (w *partition) account() {
+	now := load{w.onWay(), w.unconfirmed}
+	if now != w.inPipe {
+		if w.p.pipe.change(w.inPipe, now) && len(w.p.open) > 1 && w.p.cfg.linger == 0 {
+			w.p.keep.poke() // what other partitions hold may go too
+		}
+		w.inPipe = now
+	}
+}
+
 // onWay is how many batches were sent on this connection and have no result. acct is held.
 func (w *partition) onWay() int { return w.count - w.kept - w.resend }
 
@@ -845,6 +854,7 @@ func (w *partition) fail(err error) {
 	}
 	lost := w.popAll()
 	w.unconfirmed = 0
+	w.account()
 	if w.open && w.builder.Count() > 0 {
 		lost = append(lost, sentBatch{bytes: w.builder.Size(), records: w.builder.Count(), dones: w.dones})
 		w.sealed++

@@ -13,7 +13,8 @@ import (
 	"github.com/lightio/lightq/codec"
 )
 
-// AnyPartition lets the producer choose: by the key's hash (that of Kafka's clients), or in turn without a key.
+// AnyPartition lets the producer choose: by the key's hash (that of Kafka's clients), or without a key in turn, batch by
+// batch: the partition changes with every batch that is sent, which is every record while they come one by one.
 const AnyPartition = -1
 
 // UnknownOffset is the offset of a Receipt at codec.LevelNone, where nobody waits for the broker to give one.
@@ -113,10 +114,11 @@ type Producer struct {
 	base   time.Time     // zero of the monotonic clock for deadlines
 	hold   time.Duration // how long a record may wait for its batch to fill
 
-	parts []*partition // by number; nil: not opened
-	open  []*partition // those that are, by handle-1
-	turn  atomic.Uint32
+	parts []*partition  // by number; nil: not opened
+	open  []*partition  // those that are, by handle-1
+	turn  atomic.Uint32 // whose turn it is: its index in open, modulo their number
 
+	pipe pipe
 	keep keeper
 	free bufferList
 
@@ -445,11 +447,19 @@ func (p *Producer) route(m *Message) (*partition, error) {
 	n := m.Partition
 	if n == AnyPartition {
 		if m.Key == nil {
-			return p.open[int((p.turn.Add(1)-1)%uint32(len(p.open)))], nil
+			return p.open[int(p.turn.Load()%uint32(len(p.open)))], nil
 		}
 		n = keyPartition(m.Key, len(p.parts))
 	}
 	return p.part(n)
+}
+
+// passTurn makes records without a key go to the next partition if it was w's turn: it has sent a batch, or is stuck. With
+// each record to the next, a batch would hold a fraction of what it holds, and each partition would have one open.
+func (p *Producer) passTurn(w *partition) {
+	if turn := p.turn.Load(); p.open[int(turn%uint32(len(p.open)))] == w {
+		p.turn.CompareAndSwap(turn, turn+1)
+	}
 }
 
 func (p *Producer) part(n int) (*partition, error) {
@@ -495,12 +505,11 @@ func (p *Producer) PublishAsync(ctx context.Context, m Message, callback func(Re
 		return err
 	}
 	w.mu.Lock()
-	if w.quick && m.Key == nil && m.Value != nil && len(m.Headers) == 0 && m.Timestamp.IsZero() &&
-		w.builder.AddValue(w.stamp, m.Value) {
+	if w.quick && w.encode(&m) {
 		if callback != nil {
 			w.dones = append(w.dones, done{index: w.builder.Count() - 1, call: callback})
 		}
-		if w.fullFor(len(m.Value)) {
+		if w.fullFor(len(m.Value) + len(m.Key)) {
 			w.settle(true)
 		}
 		w.mu.Unlock()

@@ -98,40 +98,108 @@ func TestPublishAsyncKeepsAll(t *testing.T) {
 		if records != n || batches == 0 || batches > n {
 			t.Errorf("%d records in %d batches reported, want %d", records, batches, n)
 		}
+		stored := 0
 		for part := range 3 {
-			if len(got[part]) != n/3 {
-				t.Errorf("partition %d: %d callbacks, want %d", part, len(got[part]), n/3)
+			values := f.values(part)
+			stored += len(values)
+			if len(got[part]) != len(values) || len(values) == 0 {
+				t.Errorf("partition %d: %d callbacks and %d records", part, len(got[part]), len(values))
 			}
 			for i, o := range got[part] {
 				if o != codec.Offset(i) {
 					t.Fatalf("partition %d: callback %d has offset %d", part, i, o)
 				}
 			}
-			for i, v := range f.values(part) {
-				if want := fmt.Sprintf("value %d", i*3+part); v != want {
-					t.Fatalf("partition %d record %d: %q, want %q", part, i, v, want)
+			last := -1
+			for _, v := range values {
+				var number int
+				if _, err := fmt.Sscanf(v, "value %d", &number); err != nil || number <= last {
+					t.Fatalf("partition %d: %q behind number %d", part, v, last)
 				}
+				last = number
 			}
 		}
-		// Partition 1 got all the messages with headers and a time.
-		headers := 0
-		for _, b := range f.logs[1] {
-			for rs := b.Records(); rs.Next(); {
-				if rs.Record.Timestamp != when.UnixMilli() {
-					t.Fatalf("timestamp %d", rs.Record.Timestamp)
-				}
-				rs.Record.Headers(func(k, v []byte) bool {
-					headers++
-					if string(k) == "null" != (v == nil) {
-						t.Errorf("header %q has value %q", k, v)
+		if stored != n {
+			t.Errorf("%d records are stored, want %d", stored, n)
+		}
+		headers, timed := 0, 0
+		for part := range 3 {
+			for _, b := range f.logs[part] {
+				for rs := b.Records(); rs.Next(); {
+					if rs.Record.Timestamp == when.UnixMilli() {
+						timed++
 					}
-					return true
-				})
+					rs.Record.Headers(func(k, v []byte) bool {
+						headers++
+						if string(k) == "null" != (v == nil) {
+							t.Errorf("header %q has value %q", k, v)
+						}
+						return true
+					})
+				}
 			}
 		}
-		if headers != 2*n/3 {
-			t.Errorf("%d headers", headers)
+		if headers != 2*n/3 || timed != n/3 {
+			t.Errorf("%d headers, %d records with their time", headers, timed)
 		}
+	})
+}
+
+// Records without a key go to the partitions in turn: one by one while they come so, batch by batch otherwise.
+func TestTurnPassesWithEachBatch(t *testing.T) {
+	bubble(t, 3, func(t *testing.T, f *fakeBroker) {
+		c := f.client()
+		defer f.stop(c)
+		p := newProducer(t, c)
+		m := Message{Partition: AnyPartition, Value: []byte("v")}
+		for i := range 6 {
+			if r, err := p.Publish(t.Context(), m); err != nil || r.Partition != i%3 {
+				t.Fatalf("record %d: %+v, %v", i, r, err)
+			}
+		}
+		lingering := newProducer(t, c, Linger(time.Hour))
+		for batch := range 4 {
+			for range 10 {
+				if err := lingering.PublishAsync(t.Context(), m, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := lingering.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			log := f.logs[batch%3]
+			if n := log[len(log)-1].RecordCount(); n != 10 {
+				t.Fatalf("batch %d: the last of partition %d has %d records", batch, batch%3, n)
+			}
+		}
+	})
+}
+
+// The pipe is the producer's: what is on its way to one partition holds records of another back, and its confirm lets them
+// go.
+func TestPartitionsShareThePipe(t *testing.T) {
+	bubble(t, 2, func(t *testing.T, f *fakeBroker) {
+		release := holdConfirms(f)
+		c := f.client()
+		defer f.stop(c)
+		p := newProducer(t, c)
+		start := time.Now()
+		for i := range idleBatches + 3 {
+			if err := p.PublishValue(t.Context(), min(i/idleBatches, 1), []byte{byte(i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if f.batches(0) != idleBatches || f.batches(1) != 0 {
+			t.Fatalf("%d and %d batches were sent, want %d and none", f.batches(0), f.batches(1), idleBatches)
+		}
+		release(1)
+		synctest.Wait()
+		if n := len(f.values(1)); n != 3 || f.batches(1) != 1 || time.Since(start) != 0 {
+			t.Fatalf("after a confirm %d records in %d batches are there, %v", n, f.batches(1), time.Since(start))
+		}
+		release(100)
+		synctest.Wait()
 	})
 }
 

@@ -114,7 +114,7 @@ func (w *partition) state() string {
 	defer w.unlock()
 	return fmt.Sprintf("partition %d: open %t with %d records, %d batches and %d bytes of %d unconfirmed, holds %t due %t "+
 		"burst %t busy %t refused %t reopening %t needOpen %t inDue %t inAging %t quick %t, waiting %d senders %d, sealed %d reported %d",
-		w.number, w.open, w.builder.Count(), w.count, w.unconfirmed, w.window, w.holds, w.due, w.burst, w.busy, w.refused, w.reopening,
+		w.number, w.open, w.builder.Count(), w.count, w.unconfirmed, w.window, w.holds, w.due, w.p.pipe.burst.Load(), w.busy, w.refused, w.reopening,
 		w.needOpen, w.inDue, w.inAging, w.quick, len(w.waiting), w.senders, w.sealed, w.reported)
 }
 

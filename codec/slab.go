@@ -7,16 +7,33 @@ import (
 	"unsafe"
 )
 
-// Slab size classes are the powers of two from MinSlabBytes to MaxSlabBytes.
+// Slab size classes are the multiples of 4 KiB up to 16 KiB, and above that four to each power of two: 20, 24, 28, 32 KiB,
+// 40 KiB and so on. With powers of two alone, a ring of batches that are a little larger than one holds twice its bytes.
 const (
 	MinSlabBytes = 4 << 10
 	MaxSlabBytes = 32 << 20
 
-	slabAlign  = 4 << 10 // pages: direct I/O and zero-copy want it
-	minClass   = 12
-	maxClass   = 25
-	slabCounts = maxClass - minClass + 1
+	slabAlign   = 4 << 10 // pages: direct I/O and zero-copy want it
+	slabClasses = 4 + 4*11
 )
+
+// classOf returns the number of the smallest class that holds n bytes, which may be above the largest class.
+func classOf(n int) int {
+	if n <= 4*slabAlign {
+		return (max(n, 1) - 1) / slabAlign
+	}
+	e := bits.Len(uint(n-1)) - 1 // n-1 is in [2^e, 2^(e+1))
+	quarter := (n-1)>>(e-2) - 4  // of which quarter
+	return 4 + (e-14)*4 + quarter
+}
+
+// classBytes returns the size of the slabs of a class.
+func classBytes(class int) int {
+	if class < 4 {
+		return (class + 1) * slabAlign
+	}
+	return (class%4 + 5) << (class/4 + 11)
+}
 
 // A Slab is pooled, reference-counted memory behind batches. Whoever got it from Get or called Retain calls Release once;
 // after the last Release its bytes belong to someone else. Slabs start on a 4 KiB boundary.
@@ -60,7 +77,7 @@ type SlabPool struct {
 	inUse atomic.Int64 // bytes of slabs that have references
 	free  atomic.Int64 // bytes in the free lists
 
-	classes [slabCounts]slabClass
+	classes [slabClasses]slabClass
 }
 
 type slabClass struct {
@@ -77,33 +94,26 @@ func NewSlabPool(keepBytes int64) *SlabPool { return &SlabPool{keepBytes: keepBy
 func (p *SlabPool) Limit(bytes int64) { p.limit = bytes }
 
 // SlabClassBytes returns the size of the slab that Get(n) returns.
-func SlabClassBytes(n int) int { return 1 << classOf(n) }
-
-func classOf(n int) int {
-	if n <= MinSlabBytes {
-		return minClass
-	}
-	return bits.Len(uint(n - 1))
-}
+func SlabClassBytes(n int) int { return classBytes(classOf(n)) }
 
 // Get returns a slab of at least n bytes, with one reference. Its contents are arbitrary. n above MaxSlabBytes is a bug:
 // lengths are checked against limits before memory is taken.
 func (p *SlabPool) Get(n int) *Slab {
 	class := classOf(n)
-	if class > maxClass {
+	if class >= slabClasses {
 		panic("BUG: a slab above the largest class was asked for")
 	}
-	p.inUse.Add(1 << class)
+	p.inUse.Add(int64(classBytes(class)))
 	return p.take(class)
 }
 
 // TryGet is Get, or returns nil where the slab would take the bytes in use above the limit.
 func (p *SlabPool) TryGet(n int) *Slab {
 	class := classOf(n)
-	if p.limit == 0 || class > maxClass {
+	if p.limit == 0 || class >= slabClasses {
 		return p.Get(n)
 	}
-	for size := int64(1) << class; ; {
+	for size := int64(classBytes(class)); ; {
 		use := p.inUse.Load()
 		if use+size > p.limit {
 			return nil
@@ -116,8 +126,7 @@ func (p *SlabPool) TryGet(n int) *Slab {
 
 // take returns a slab that is counted in inUse already.
 func (p *SlabPool) take(class int) *Slab {
-	c := &p.classes[class-minClass]
-	size := int64(1) << class
+	c := &p.classes[class]
 	c.inUse.Add(1)
 	c.mu.Lock()
 	s := c.head
@@ -125,10 +134,10 @@ func (p *SlabPool) take(class int) *Slab {
 		c.head = s.next
 		c.mu.Unlock()
 		s.next = nil
-		p.free.Add(-size)
+		p.free.Add(-int64(len(s.b)))
 	} else {
 		c.mu.Unlock()
-		s = &Slab{b: alignedBytes(int(size)), class: uint8(class), pool: p}
+		s = &Slab{b: alignedBytes(classBytes(class)), class: uint8(class), pool: p}
 	}
 	s.refs.Store(1)
 	return s
@@ -136,8 +145,8 @@ func (p *SlabPool) take(class int) *Slab {
 
 func (p *SlabPool) put(s *Slab) {
 	mangle(s.b)
-	c := &p.classes[s.class-minClass]
-	size := int64(1) << s.class
+	c := &p.classes[s.class]
+	size := int64(len(s.b))
 	c.inUse.Add(-1)
 	p.inUse.Add(-size)
 	if p.free.Add(size) > p.keepBytes {
@@ -160,7 +169,7 @@ func (p *SlabPool) FreeBytes() int64 { return p.free.Load() }
 func (p *SlabPool) ClassUse(f func(size int, slabs int64)) {
 	for i := range p.classes {
 		if n := p.classes[i].inUse.Load(); n != 0 {
-			f(1<<(i+minClass), n)
+			f(classBytes(i), n)
 		}
 	}
 }

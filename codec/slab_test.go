@@ -18,8 +18,16 @@ func TestSlabClasses(t *testing.T) {
 		{4096, 4096},
 		{4097, 8192},
 		{8192, 8192},
-		{8193, 16384},
-		{DefaultMaxBatchBytes, 2 << 20},
+		{8193, 12288},
+		{16384, 16384},
+		{16385, 20 << 10},
+		{20 << 10, 20 << 10},
+		{20<<10 + 1, 24 << 10},
+		{28<<10 + 1, 32 << 10},
+		{32<<10 + 1, 40 << 10},
+		{600 << 10, 640 << 10},
+		{DefaultMaxBatchBytes, 1<<20 + 256<<10},
+		{28<<20 + 1, MaxSlabBytes},
 		{MaxSlabBytes - 1, MaxSlabBytes},
 		{MaxSlabBytes, MaxSlabBytes},
 	} {
@@ -35,6 +43,22 @@ func TestSlabClasses(t *testing.T) {
 	mustPanic(t, "above the largest class", func() { p.Get(MaxSlabBytes + 1) })
 	if p.InUseBytes() != 0 || p.FreeBytes() != 0 {
 		t.Errorf("%d bytes in use, %d free", p.InUseBytes(), p.FreeBytes())
+	}
+}
+
+// Each class is larger than the one before, by a quarter at most above 16 KiB, and holds exactly what is given to it.
+func TestSlabClassesAreInOrder(t *testing.T) {
+	if classBytes(0) != MinSlabBytes || classBytes(slabClasses-1) != MaxSlabBytes {
+		t.Errorf("classes from %d to %d", classBytes(0), classBytes(slabClasses-1))
+	}
+	for class := range slabClasses {
+		size := classBytes(class)
+		if size%slabAlign != 0 || classOf(size) != class || classOf(size+1) != class+1 {
+			t.Errorf("class %d of %d bytes: %d bytes are of class %d, one more of class %d", class, size, size, classOf(size), classOf(size+1))
+		}
+		if next := classBytes(class + 1); class >= 3 && next > size+size/4 {
+			t.Errorf("class %d of %d bytes is followed by one of %d", class, size, next)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 //
 //	lightq-bench          the sweep: sizes × storages, throughput, ratio to the relay, CPU, memory, latency
 //	lightq-bench demo     ten million messages of 100 B through a transient topic, with the programs' own figures
+//	lightq-bench crowd    many producers and consumers on the partitions of one topic, beside one of each on one partition
 //	lightq-bench relay    the limit alone
 //
 // # How a measurement is made
@@ -22,6 +23,7 @@
 //	main.go      commands, flags, signals, exit codes
 //	sweep.go     the sweep and the demo
 //	measure.go   one measurement of LightQ
+//	crowd*.go    many clients on one topic: the parent's side, and its two processes
 //	programs.go  where the four programs are, and the JSON their load generators print
 //	relay*.go    the bare relay: the parent's side, its three roles, raw sockets, gnet, paced messages
 //	process*.go  child processes: start, readiness, exit, rusage, cleanup

@@ -90,8 +90,9 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 	addProgramFlags(f, &o)
 	addRelayFlags(f, &o)
 	addTimeoutFlag(f, &o)
-	root.AddCommand(newDemoCommand(stdout, stderr), newRelayCommand(stdout, stderr))
+	root.AddCommand(newDemoCommand(stdout, stderr), newRelayCommand(stdout, stderr), newCrowdCommand(stdout, stderr))
 	root.AddCommand(newRoleCommands(stdout, stderr)...)
+	root.AddCommand(newCrowdRoleCommands(stdout, stderr)...)
 	return root
 }
 
@@ -280,6 +281,85 @@ func runRelayCommand(ctx context.Context, o sweepOptions, jsonPath string, stdou
 		writeErr = errors.Join(writeErr, rep.writeTable(stdout))
 	}
 	return errors.Join(measureErr, writeErr)
+}
+
+func newCrowdCommand(stdout, stderr io.Writer) *cobra.Command {
+	var (
+		o        crowdOptions
+		jsonPath string
+	)
+	cmd := &cobra.Command{
+		Use:   "crowd",
+		Short: "Many producers and consumers on one topic, beside one of each on one partition",
+		Long: "Many producers, all in one process, publish to one topic; many consumers, all in another, share its records as one\n" +
+			"group. In turn with it runs the same with one producer, one partition and one consumer. Before each measurement the\n" +
+			"rings are filled once: fresh memory, which the system gives and clears page by page, is not what is measured.",
+		Example: "  lightq-bench crowd\n  lightq-bench crowd --partitions 64 --producers 1 --consumers 1 --spread turn",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			return conclude(runCrowds(ctx, o, jsonPath, stdout, stderr))
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.IntVar(&o.crowd.Partitions, "partitions", 16, "partitions of the topic")
+	f.IntVar(&o.crowd.Producers, "producers", 64, "producers, each with a connection of its own")
+	f.IntVar(&o.crowd.Consumers, "consumers", 64, "consumers, each with a connection of its own, on all partitions")
+	f.StringVar(&o.crowd.Spread, "spread", spreadOwn,
+		"where a producer publishes to: own, one partition (producer i to i modulo their number); turn, as the client chooses; "+
+			"or key, by a key of 8 B that each record has")
+	f.IntVar(&o.crowd.Size, "size", 100, "payload size in bytes")
+	f.Int64Var(&o.crowd.Messages, "messages", 20_000_000, "messages of a measurement, over all producers")
+	f.BoolVar(&o.crowd.Cold, "cold", false, "begin with empty rings, so that fresh memory is measured too")
+	f.IntVar(&o.Runs, "runs", 3, "runs of each measurement; medians are reported")
+	f.StringVar(&jsonPath, "json", "", "also write everything as JSON to this file, or only that to standard output with -")
+	f.StringVar(&o.binDir, "bin", "", "directory of the broker and lightq-topic (default: this program's own, or built inside a checkout)")
+	f.StringVar(&o.dataDir, "data-dir", "", "where brokers' temporary data directories are made (default: the system's place)")
+	f.StringArrayVar(&o.BrokerArgs, "broker-arg", nil, "a further argument for lightq-broker; may be repeated")
+	addRelayFlags(f, &o.sweepOptions)
+	addTimeoutFlag(f, &o.sweepOptions)
+	return cmd
+}
+
+// newCrowdRoleCommands are the two processes of a crowd.
+func newCrowdRoleCommands(stdout, stderr io.Writer) []*cobra.Command {
+	var (
+		addr, spread  string
+		clients, size int
+		messages      int64
+	)
+	finish := func(res crowdRole, err error) error {
+		if err != nil {
+			return conclude(err)
+		}
+		cli.WriteJSON(stdout, res)
+		return nil
+	}
+	producers := &cobra.Command{
+		Use: roleCrowdProducers, Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return finish(runCrowdProducers(cmd.Context(), addr, clients, size, messages, spread))
+		},
+	}
+	producers.Flags().StringVar(&addr, "to", "", "address of the broker")
+	producers.Flags().IntVar(&clients, "clients", 1, "number of producers")
+	producers.Flags().IntVar(&size, "size", 0, "payload size in bytes")
+	producers.Flags().Int64Var(&messages, "messages", 0, "messages of each producer")
+	producers.Flags().StringVar(&spread, "spread", spreadOwn, "own or turn")
+	consumers := &cobra.Command{
+		Use: roleCrowdConsumers, Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return finish(runCrowdConsumers(cmd.Context(), addr, clients, messages, func() { fmt.Fprintln(stderr, "attached") }))
+		},
+	}
+	consumers.Flags().StringVar(&addr, "from", "", "address of the broker")
+	consumers.Flags().IntVar(&clients, "clients", 1, "number of consumers")
+	consumers.Flags().Int64Var(&messages, "messages", 0, "messages of all together")
+	return []*cobra.Command{producers, consumers}
 }
 
 // newRoleCommands are the relay's three processes. They print their result on standard output when they are done, those that

@@ -20,3 +20,6 @@ func peakBytes(ru *syscall.Rusage) int64 {
 	}
 	return int64(ru.Maxrss) << 10
 }
+
+// cpuSeconds would be the CPU time that a running process has used so far; these systems do not tell in a simple way.
+func cpuSeconds(int) float64 { return 0 }
