@@ -67,7 +67,7 @@ func TestExplain(t *testing.T) {
 		{dial(context.DeadlineExceeded), other, ExitUnreachable, "no broker answers at tcp://127.0.0.1:5600 (timed out): start one with: lightq-broker -b 5600"},
 		{&client.ConnError{Op: "hello", Err: fmt.Errorf("closed: %w", io.EOF)}, other, ExitUnreachable, "no broker answers at tcp://127.0.0.1:5600 (the other side closed it): something else may be listening there"},
 		{&client.ConnError{Op: "read", Err: io.EOF}, other, ExitUnreachable, "the connection to tcp://127.0.0.1:5600 is lost (the other side closed it)"},
-		{&client.ConnError{Op: "read", Err: codec.Errorf(codec.CodeDraining, "stopping")}, other, ExitUnreachable, "the broker answers draining: stopping"},
+		{&client.ConnError{Op: "read", Err: codec.Errorf(codec.CodeDraining, "stopping")}, other, ExitUnreachable, "the broker at " + other + " is stopping"},
 		{context.DeadlineExceeded, other, ExitUnreachable, "tcp://127.0.0.1:5600 did not answer in time"},
 		{wire(codec.CodeUnknownTopic), DefaultServer, ExitNotFound, "unknown topic orders: create it with: lightq-topic -t orders -n 1"},
 		{wire(codec.CodeUnknownTopic), other, ExitNotFound, "unknown topic orders: create it with: lightq-topic -t orders -n 1 -b tcp://127.0.0.1:5600"},

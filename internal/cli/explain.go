@@ -101,7 +101,9 @@ func explainWire(wire *codec.WireError, server, topic string, err error) *Error 
 	case codec.CodeNotYet:
 		*e = *NotYet("%s", oneLine(wire.Detail))
 		e.Err = err
-	case codec.CodeLoginTimeout, codec.CodeHeartbeatTimeout, codec.CodeTooManyConnections, codec.CodeDraining:
+	case codec.CodeDraining:
+		e.Exit, e.Text = ExitUnreachable, "the broker at "+server+" is stopping"
+	case codec.CodeLoginTimeout, codec.CodeHeartbeatTimeout, codec.CodeTooManyConnections:
 		e.Exit = ExitUnreachable
 	case codec.CodeOffsetOutOfRange:
 		e.Fix = "--from earliest starts at the first record kept"

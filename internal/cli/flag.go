@@ -23,6 +23,7 @@ type value struct {
 	show     func() string
 	secret   bool     // no error repeats it
 	lineOnly bool     // the command line alone may give it
+	many     bool     // it may be given more than once
 	answer   *Error   // what a flag answers that is not in this version, or not for this command
 	later    []string // values that are understood and not in this version
 	words    []string // all that it takes, where that is a list
@@ -40,7 +41,7 @@ func (v *value) Set(s string) error {
 		v.given = v.parse(s) == nil
 		return nil
 	}
-	if v.given {
+	if v.given && !v.many {
 		return errors.New("the flag is given twice")
 	}
 	v.given, v.text, v.source = true, s, Source{FromLine, "the command line"}
@@ -88,7 +89,7 @@ func Secret(fs *pflag.FlagSet, p *string, name, short, usage string) {
 func Delimiter(fs *pflag.FlagSet, p *[]byte, name, short, usage string) {
 	text := ""
 	add(fs, &value{kind: "TEXT", show: func() string { return text }, parse: func(s string) error {
-		b, err := unescape(s)
+		b, err := Unescape(s)
 		switch {
 		case err != nil:
 			return err
@@ -100,7 +101,9 @@ func Delimiter(fs *pflag.FlagSet, p *[]byte, name, short, usage string) {
 	}}, name, short, usage)
 }
 
-func unescape(s string) ([]byte, error) {
+// Unescape returns the bytes of a text in which \n, \r, \t, \0, \\ and \xHH stand for one byte each. The error says what may
+// stand behind a backslash.
+func Unescape(s string) ([]byte, error) {
 	var b []byte
 	for len(s) > 0 {
 		if s[0] != '\\' {
@@ -125,6 +128,19 @@ func unescape(s string) ([]byte, error) {
 		return nil, errors.New(`behind \ stands n, r, t, 0, \ or xHH`)
 	}
 	return b, nil
+}
+
+// Each adds a flag that may be given more than once: parse is called with each value, in order, and refuses it with an error.
+func Each(fs *pflag.FlagSet, name, short, kind, usage string, parse func(string) error) {
+	add(fs, &value{kind: kind, many: true, show: func() string { return "" }, parse: parse}, name, short, usage)
+}
+
+// AnyText adds a flag that takes any text, also the empty one, which Given tells from none.
+func AnyText(fs *pflag.FlagSet, p *string, name, short, kind, usage string) {
+	add(fs, &value{kind: kind, show: func() string { return *p }, parse: func(s string) error {
+		*p = s
+		return nil
+	}}, name, short, usage)
 }
 
 // Int adds a flag that takes a whole number from low to high, in plain decimal digits.

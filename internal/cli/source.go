@@ -89,7 +89,7 @@ func applyEnvironment(fs *pflag.FlagSet, warnings io.Writer) error {
 func applyLine(fs *pflag.FlagSet) error {
 	var errs []error
 	fs.VisitAll(func(f *pflag.Flag) {
-		if v, ok := f.Value.(*value); ok && v.given {
+		if v, ok := f.Value.(*value); ok && v.given && !v.many {
 			errs = append(errs, v.parse(v.text))
 			v.source = Source{FromLine, "the command line"}
 		}

@@ -49,6 +49,7 @@ func (m *Measurement) Receiver(partition int, start, begin codec.Offset, dropped
 	r.begin, r.kept = begin, int64(begin-start)
 	r.gap = min(droppedUnread, int64(begin))
 	r.unseen = int64(begin) - r.gap
+	r.dropped.Store(r.gap)
 	m.receivers = append(m.receivers, r)
 	return r
 }
@@ -61,6 +62,15 @@ func (m *Measurement) Received() int64 {
 	var n int64
 	for _, r := range m.receivers {
 		n += r.received.Load()
+	}
+	return n
+}
+
+// Gap is how many records were told to be dropped, before and during the measurement. It may be called from any goroutine.
+func (m *Measurement) Gap() int64 {
+	var n int64
+	for _, r := range m.receivers {
+		n += r.dropped.Load()
 	}
 	return n
 }

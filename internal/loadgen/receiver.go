@@ -33,6 +33,7 @@ type Receiver struct {
 	gap      int64 // dropped unread, told, not yet explained by a hole
 	before   *run  // the run in front of that gap
 	received atomic.Int64
+	dropped  atomic.Int64 // records that the broker told it were dropped
 
 	// of a member of a group
 	begin, high codec.Offset // where it began, and behind the furthest batch that has come
@@ -109,6 +110,7 @@ func (t *run) incomplete() bool {
 // add counts the records of a batch that arrived at now.
 func (r *Receiver) add(b client.Batch, now int64) error {
 	if b.Gap != nil && b.Gap.Reason == codec.GapDropped {
+		r.dropped.Add(int64(b.Gap.Next - b.Gap.From))
 		if r.gap == 0 {
 			r.before = r.cur
 		}

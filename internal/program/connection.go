@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/lightio/lightq/client"
@@ -21,6 +20,9 @@ type clientFlags struct {
 	server  string
 	output  string
 	level   slog.Level
+
+	status     *statusLine // of programs that show their progress; nil: of others
+	noProgress bool
 }
 
 func (f *clientFlags) add(fs *pflag.FlagSet, program string) {
@@ -73,7 +75,7 @@ func (f *clientFlags) connect(ctx context.Context) (*client.Client, error) {
 		}
 	}
 	c, err := client.Dial(ctx, f.server,
-		client.WithName(clientName(f.program)), client.WithLogger(cli.NewLogger(os.Stderr, f.level)),
+		client.WithName(clientName(f.program)), client.WithLogger(cli.NewLogger(f.stderr(), f.level)),
 		client.WithoutReconnect()) // a program ends with its broker, and says what was done until then
 	if err != nil {
 		if ctx.Err() != nil {

@@ -3,10 +3,9 @@ package program
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os"
-	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -26,11 +25,12 @@ func Consumer(args []string) int { return cli.Run(consumerCommand(), args, os.St
 func consumerCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lightq-consumer",
-		Short: "Receives and measures, or with --print prints records.",
-		Long: `Without --print it receives -m messages of one run of the load generator from each partition, one receiver for each, checks
-every sequence number and reports rates and latencies. It exits with 6 if anything was lost, duplicated, out of order or
-dropped unread. With --print it writes each record's value and a newline to standard output, and all else to standard error.
+		Short: "Receives and measures, or with --print, --json or --format prints records.",
+		Long: `Without --print, --json or --format it receives -m messages of one run of the load generator from each partition, one receiver
+for each, checks every sequence number and reports rates and latencies. It exits with 6 if anything was lost, duplicated, out of
+order or dropped unread.
 
+` + formsText() + `
 Without a group it gets every record and takes none away from others, and starts at the earliest one kept. With -g the members
 of a group share the records: each gets some. Measuring, a member counts what comes to it and checks its order; what others of
 the group get is no loss. It ends with the batch that brings it to -m messages of each partition, taken together, or when
@@ -39,13 +39,17 @@ printed or counted it is lost for the group: this version has no acknowledgement
 		Example: `  lightq-consumer -m 10000000 -n 1
   lightq-consumer -t orders --print -e             # what is there now
   lightq-consumer -t orders --print -o latest      # what comes from now on
-  lightq-consumer -t orders --print -m 10
+  lightq-consumer -t orders --print -m 10          # ten of each partition
+  lightq-consumer -t orders --json -e | jq .value
+  lightq-consumer -t orders --format '%p/%o %k: %s\n' -o 1000
+  lightq-consumer -t orders --print -K '\t' -e > orders.tsv
   lightq-consumer -t orders --print -g workers     # a share, with the others of the group`,
 	}
 	consumeOn(root, "")
 	consume := &cobra.Command{
 		Use: "consume", Short: "print records (as with --print)",
-		Example: "  lightq-consumer consume -t orders -e",
+		Long:    "Prints records. " + formsText(),
+		Example: "  lightq-consumer consume -t orders -e\n  lightq-consumer consume -t orders --json -o latest",
 	}
 	consumeOn(consume, "consume")
 	bench := &cobra.Command{
@@ -55,6 +59,19 @@ printed or counted it is lost for the group: this version has no acknowledgement
 	consumeOn(bench, "bench")
 	root.AddCommand(consume, bench)
 	return root
+}
+
+// formsText says in which forms records are printed.
+func formsText() string {
+	return `With --print it writes each record's value and a newline to standard output, and all else to standard error; with -K keys too, as
+lightq-producer -K reads them. With --json a record is one object on a line: topic, partition, offset, timestamp (ms since 1970),
+key, value and headers, a list of objects with key and value. What is null is null; a key or value that is not UTF-8 stands as
+base64 under key_base64 or value_base64 instead. With --format it is what you write:
+
+` + formFieldLines() + `
+and \n, \r, \t, \0, \\ and \xHH are single bytes. A null key or value is nothing, or the text of --null, and its size is -1. The
+value of a header that is null is left out with its =.
+`
 }
 
 type consumerFlags struct {
@@ -67,6 +84,11 @@ type consumerFlags struct {
 	from       string
 	atEnd      bool
 	print      bool
+	json       bool
+	format     string
+	keyDelim   []byte
+	delim      []byte
+	null       string
 	group      string
 	profile    cli.Profile
 }
@@ -75,32 +97,84 @@ func consumeOn(cmd *cobra.Command, verb string) {
 	f := &consumerFlags{fs: cmd.Flags(), verb: verb}
 	f.clientFlags.add(f.fs, "lightq-consumer")
 	cli.Choose(f.fs, &f.kind, "type", "c", "zmq", cli.Choice{Names: []string{"zmq", "socket"}}, "KIND", "zmq or socket: both mean the native protocol")
-	cli.Int(f.fs, &f.messages, "messages", "m", 1_000_000, 1, math.MaxInt64, "messages to receive from each partition; with --print unset means all")
+	cli.Int(f.fs, &f.messages, "messages", "m", 1_000_000, 1, math.MaxInt64, "messages to receive from each partition; printing, unset means all")
 	partitionsFlag(f.fs, &f.partitions)
-	cli.Text(f.fs, &f.from, "from", "o", "earliest", "WHERE", "where to start: earliest, latest or an offset")
+	cli.Text(f.fs, &f.from, "from", "o", "earliest", "WHERE", "where to start: earliest, latest, an offset, a time (2026-01-31T15:04:05Z) or an age (90s, 10m, 2d)")
 	cli.Bool(f.fs, &f.atEnd, "exit-at-end", "e", "end when everything that is there was received")
 	cli.Bool(f.fs, &f.print, "print", "", "print each record's value and a newline on standard output")
-	cli.Later(f.fs, "json", "", "", "print each record as a JSON object")
-	cli.Later(f.fs, "format", "", "TEXT", "print each record in a form of your own")
+	cli.Bool(f.fs, &f.json, "json", "", "print each record as a JSON object on a line")
+	cli.Text(f.fs, &f.format, "format", "", "", "TEXT", "print each record in a form of your own, such as '%p %o %k %s\\n': see above. No newline is added")
+	cli.Delimiter(f.fs, &f.keyDelim, "key-delim", "K", "with --print: what to write between key and value; unset: keys are not printed. A record without a key has no separator either")
+	cli.Delimiter(f.fs, &f.delim, "delim", "D", "with --print: what to write behind each record: a text, or \\t, \\0, \\xHH; unset: the newline")
+	cli.AnyText(f.fs, &f.null, "null", "", "TEXT", "with --print or --format: what to write for a key or value that is null; unset: nothing")
+	cli.LineOnly(f.fs, "print", "json", "format", "key-delim", "delim", "null") // which bytes are data is not left to the environment
 	cli.Text(f.fs, &f.group, "group", "g", "", "NAME", "share the records with the others of this group")
 	cli.Later(f.fs, "name", "", "NAME", "go on where the subscription of this name was")
 	cli.Later(f.fs, "ack", "", "KIND", "who acknowledges records: auto, manual or none")
+	f.addProgress(f.fs)
 	f.addLast(f.fs, "")
 	f.profile.Flags(f.fs)
 	cmd.RunE = func(*cobra.Command, []string) error { return f.run() }
 }
 
+// onLine returns those of the flags that the command line has, as a user writes them.
+func onLine(fs *pflag.FlagSet, names ...string) (flags []string) {
+	for _, name := range names {
+		if cli.SourceOf(fs, name).Level == cli.FromLine {
+			flags = append(flags, "--"+name)
+		}
+	}
+	return flags
+}
+
+// form says how records are to be printed; nil: they are measured. Flags that do not go together are an error.
+func (f *consumerFlags) form() (form, error) {
+	modes, plain := onLine(f.fs, "print", "json", "format"), onLine(f.fs, "key-delim", "delim", "null")
+	reader := len(modes) > 0 || f.verb == "consume"
+	switch {
+	case len(modes) > 1:
+		return nil, cli.Usagef("%s exclude each other: give one of --print, --json and --format", strings.Join(modes, " and "))
+	case f.verb == "bench" && reader:
+		return nil, cli.Usagef("%s prints records, and the verb bench measures: use one of them", modes[0])
+	case !reader && len(plain) > 0:
+		return nil, cli.Usagef("%s says how records are printed: add --print", plain[0])
+	case reader && len(onLine(f.fs, "output")) > 0:
+		return nil, cli.Usagef("--output is for the measuring receiver's report: --json prints each record as a JSON object")
+	case f.json && len(plain) > 0:
+		return nil, cli.Usagef("%s is for --print, and --json shows keys and nulls by itself: leave it out", plain[0])
+	case f.format != "" && (len(f.keyDelim) > 0 || len(f.delim) > 0):
+		return nil, cli.Usagef("%s is for --print, and --format says everything by itself: write %%k, %%s and \\n where you want them", plain[0])
+	case !reader:
+		return nil, nil
+	case f.json:
+		return newJSONForm(f.topic), nil
+	}
+	var null []byte
+	if cli.Given(f.fs, "null") {
+		null = []byte(f.null)
+	}
+	if f.format != "" {
+		parts, err := parseForm(f.format)
+		if err != nil {
+			return nil, err
+		}
+		return &ownForm{topic: f.topic, null: null, parts: parts}, nil
+	}
+	delim := f.delim
+	if len(delim) == 0 {
+		delim = []byte{'\n'}
+	}
+	return &plainForm{keyDelim: f.keyDelim, delim: delim, null: null}, nil
+}
+
 func (f *consumerFlags) run() error {
-	start, err := parseFrom(f.from)
+	start, err := parseFrom(f.from, time.Now())
 	if err != nil {
 		return err
 	}
-	reader := f.print || f.verb == "consume"
-	switch {
-	case f.verb == "bench" && f.print:
-		return cli.Usagef("--print prints records, and the verb bench measures: use one of them")
-	case reader && cli.IsJSON(f.output):
-		return cli.Usagef("--output %s is the form of the measuring receiver's report: with --print standard output is for the records", f.output)
+	form, err := f.form()
+	if err != nil {
+		return err
 	}
 	if f.group != "" {
 		if err := topic.CheckGroupName(f.group); err != nil {
@@ -123,52 +197,28 @@ func (f *consumerFlags) run() error {
 		return cli.Failf(cli.ExitFailure, "%v", err)
 	}
 	defer stopProfile()
-	if reader {
-		return f.read(ctx, c, start)
+	if form != nil {
+		return cli.Reported(f.read(ctx, c, start, form)) // standard output is for the records
 	}
 	return f.measure(ctx, c, start, len(d.Partitions))
 }
 
-// parseFrom reads --from.
-func parseFrom(s string) (client.Start, error) {
-	switch s {
-	case "earliest":
-		return client.Earliest(), nil
-	case "latest":
-		return client.Latest(), nil
+// attached says on standard error that everything published from now on will be received. Scripts wait for this line. It
+// returns whether anything is there to be received already.
+func (f *consumerFlags) attached(start start, partitions int, positions []client.Position) (some bool) {
+	f.note("%s", start.attachedText(f.topic, f.group, partitions, positions))
+	if f.group != "" && cli.Given(f.fs, "from") && start.elsewhere(positions) {
+		f.note("-o %s is for a new group, and %s is not new: give another name with -g to start there", f.from, f.group)
 	}
-	if n, err := strconv.ParseInt(s, 10, 64); err == nil && n >= 0 && s[0] != '+' {
-		return client.AtOffset(codec.Offset(n)), nil
+	for _, p := range positions {
+		some = some || p.Next < p.High
 	}
-	if isTime(s) {
-		return client.Start{}, cli.NotYet("-o, --from %s (a time) is not in this version: use earliest, latest or an offset", s)
-	}
-	return client.Start{}, cli.Usagef("-o, --from %q: it must be earliest, latest or an offset (0 or more)", s)
-}
-
-// isTime reports whether s means a point in time, as a date, a date and time, or an age.
-func isTime(s string) bool {
-	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly, time.TimeOnly, "15:04", "2006-01-02T15:04:05", "2006-01-02T15:04"} {
-		if _, err := time.Parse(layout, s); err == nil {
-			return true
-		}
-	}
-	_, err := time.ParseDuration(s)
-	return err == nil
-}
-
-// attached says on standard error that everything published from now on will be received. Scripts wait for this line.
-func (f *consumerFlags) attached(partitions int) {
-	where := ", from " + f.from
-	if f.group != "" {
-		where = ", in group " + f.group + " (a new group starts at " + f.from + ")"
-	}
-	fmt.Fprintf(os.Stderr, "attached %s: %s%s\n", f.topic, cli.Plural(int64(partitions), "partition"), where)
+	return some
 }
 
 // options are those of every client.Consumer that the program makes.
-func (f *consumerFlags) options(start client.Start, more ...client.ConsumerOption) []client.ConsumerOption {
-	options := append(more, client.From(start))
+func (f *consumerFlags) options(start start, more ...client.ConsumerOption) []client.ConsumerOption {
+	options := append(more, client.From(start.where))
 	if f.group != "" {
 		options = append(options, client.Group(f.group))
 	}
@@ -176,13 +226,13 @@ func (f *consumerFlags) options(start client.Start, more ...client.ConsumerOptio
 }
 
 // measure receives and prints the report.
-func (f *consumerFlags) measure(ctx context.Context, c *client.Client, start client.Start, partitions int) error {
+func (f *consumerFlags) measure(ctx context.Context, c *client.Client, start start, partitions int) error {
 	receiving, end := context.WithCancel(ctx)
 	defer end()
 	m := loadgen.NewMeasurement(f.topic, f.messages, end,
 		func(partition int, id loadgen.RunID, n int64) {
-			fmt.Fprintf(os.Stderr, "run %v in partition %d began %s before what is kept, read by others: "+
-				"it cannot be complete here, waiting for a whole run\n", id, partition, cli.Plural(n, "message"))
+			f.note("run %v in partition %d began %s before what is kept, read by others: "+
+				"it cannot be complete here, waiting for a whole run", id, partition, cli.Plural(n, "message"))
 		})
 	if f.group != "" {
 		m.Share(f.group)
@@ -203,16 +253,32 @@ func (f *consumerFlags) measure(ctx context.Context, c *client.Client, start cli
 		return err
 	}
 	receivers := make([]*loadgen.Receiver, partitions)
+	positions := make([]client.Position, partitions)
 	for i, co := range consumers {
 		pos := co.Positions()[0]
+		positions[i] = pos
 		receivers[i] = m.Receiver(i, pos.Start, pos.Begin, int64(d.Partitions[i].DroppedUnread))
 	}
-	f.attached(partitions)
+	some := f.attached(start, partitions, positions)
+	if !cli.Given(f.fs, "messages") {
+		f.note("measuring up to %s messages of each partition (-m); --print prints records instead", cli.Thousands(f.messages))
+	}
+	if !some && !f.atEnd {
+		f.note("nothing is there yet: waiting for lightq-producer -t %s -m %d%s", f.topic, f.messages, cli.ServerFlag(f.server))
+	}
 
-	started := time.Now()
-	stopProgress := cli.StartProgress(os.Stderr, func() string {
-		n, elapsed := m.Received(), time.Since(started).Seconds()
-		return fmt.Sprintf("%3.0fs  received %s (%s/s)", elapsed, cli.Thousands(n), cli.Thousands(int64(float64(n)/elapsed)))
+	soFar := &progress{verb: "received", total: timesSaturated(f.messages, int64(partitions))}
+	stopProgress := f.startProgress(func(elapsed time.Duration) string {
+		line := soFar.line(m.Received(), elapsed)
+		if f.group == "" { // in a group what is ahead may go to others
+			lag := int64(0)
+			for _, co := range consumers {
+				p := co.Positions()[0]
+				lag += int64(max(p.High-p.Next, 0))
+			}
+			line += "  lag " + cli.Thousands(lag)
+		}
+		return line + "  gap " + cli.Thousands(m.Gap())
 	})
 	group, receiving := errgroup.WithContext(receiving) // one that fails ends the others
 	for i, r := range receivers {
@@ -260,9 +326,17 @@ func (f *consumerFlags) receive(ctx context.Context, r *loadgen.Receiver, co *cl
 		if p := co.Positions()[0]; p.Next >= p.High {
 			return nil
 		}
-		stop = func(b client.Batch) bool { return b.Batch != nil && b.NextOffset() >= b.High }
+		stop = func(b client.Batch) bool { return behind(b) >= b.High }
 	}
 	return r.Run(co.Batches(ctx), stop)
+}
+
+// behind is the offset behind a batch, or behind the gap where there is no batch.
+func behind(b client.Batch) codec.Offset {
+	if b.Batch == nil {
+		return b.Gap.Next
+	}
+	return b.NextOffset()
 }
 
 // idleTicks times idleTick is how long a member of a group waits, with -e, for another batch: nobody tells a member that the

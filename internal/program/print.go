@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -29,10 +28,13 @@ func outputError(err error) error {
 	return cli.Failf(cli.ExitFailure, "write output: %v", err)
 }
 
-// A printer writes records' values to standard output and knows when to stop.
+// A printer writes records to standard output and knows when to stop.
 type printer struct {
 	topic string
 	out   *bufio.Writer
+	note  func(format string, args ...any) // a line on standard error
+	form  form
+	text  []byte               // of a record; reused
 	left  map[int]int64        // records to print of each partition; no entry: all
 	begin map[int]codec.Offset // where each partition's subscription starts: a batch may begin before that. None in a group
 	ahead map[int]bool         // partitions whose end, or limit, was not reached yet
@@ -44,7 +46,7 @@ type printer struct {
 }
 
 // read prints records until its limits, the end, an interrupt, or the end of whoever reads the output.
-func (f *consumerFlags) read(ctx context.Context, c *client.Client, start client.Start) error {
+func (f *consumerFlags) read(ctx context.Context, c *client.Client, start start, form form) error {
 	signal.Ignore(syscall.SIGPIPE) // a write then says EPIPE
 	co, err := c.Consumer(ctx, f.topic, f.options(start)...)
 	if err != nil {
@@ -54,10 +56,11 @@ func (f *consumerFlags) read(ctx context.Context, c *client.Client, start client
 		return f.explain(err)
 	}
 	p := &printer{
-		topic: f.topic, out: bufio.NewWriterSize(os.Stdout, printBufferBytes), atEnd: f.atEnd, share: f.group != "",
+		topic: f.topic, note: f.note, form: form, out: bufio.NewWriterSize(os.Stdout, printBufferBytes), atEnd: f.atEnd, share: f.group != "",
 		left: map[int]int64{}, begin: map[int]codec.Offset{}, ahead: map[int]bool{},
 	}
-	for _, pos := range co.Positions() {
+	positions := co.Positions()
+	for _, pos := range positions {
 		if f.group == "" {
 			p.begin[pos.Partition] = pos.Begin
 			if f.atEnd && pos.Next >= pos.High {
@@ -69,7 +72,9 @@ func (f *consumerFlags) read(ctx context.Context, c *client.Client, start client
 			p.left[pos.Partition] = f.messages
 		}
 	}
-	f.attached(co.Partitions())
+	if some := f.attached(start, co.Partitions(), positions); !some && !f.atEnd {
+		f.note("nothing is there yet: waiting for records (Ctrl-C ends this, -e would not wait)")
+	}
 	reading, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	cli.WhenReaderGone(os.Stdout, func() { end(errNobodyReads) })
@@ -91,7 +96,7 @@ func (f *consumerFlags) read(ctx context.Context, c *client.Client, start client
 	case err != nil:
 		err = f.explain(err)
 	}
-	fmt.Fprintf(os.Stderr, "printed %s: %s, %s B\n", f.topic, cli.Plural(p.records, "record"), cli.Thousands(p.bytes))
+	f.note("printed %s: %s, %s B", f.topic, cli.Plural(p.records, "record"), cli.Thousands(p.bytes))
 	return err
 }
 
@@ -107,15 +112,14 @@ func (p *printer) print(ctx context.Context, co *client.Consumer) error {
 			p.idle.moved()
 		}
 		if b.Gap != nil {
-			fmt.Fprintf(os.Stderr, "gap in %s: %v\n", p.topic, &client.GapError{Partition: b.Partition, Gap: *b.Gap})
+			p.note("gap in %s: %v", p.topic, &client.GapError{Partition: b.Partition, Gap: *b.Gap})
 		}
-		if b.Batch == nil {
-			continue
+		if b.Batch != nil {
+			if err := p.batch(b); err != nil {
+				return err
+			}
 		}
-		if err := p.batch(b); err != nil {
-			return err
-		}
-		caughtUp := b.NextOffset() >= b.High
+		caughtUp := behind(b) >= b.High
 		if caughtUp && p.atEnd {
 			delete(p.ahead, b.Partition)
 		}
@@ -149,8 +153,8 @@ func (p *printer) batch(b client.Batch) error {
 			}
 			left--
 		}
-		_, _ = p.out.Write(rs.Record.Value) // a bufio.Writer keeps its error
-		if err := p.out.WriteByte('\n'); err != nil {
+		p.text = p.form.append(p.text[:0], b.Partition, &rs.Record)
+		if _, err := p.out.Write(p.text); err != nil {
 			return outputError(err)
 		}
 		p.records++
