@@ -103,25 +103,33 @@ type reported struct{ error }
 
 func (r reported) Unwrap() []error { return []error{r.error, errReported} }
 
-// A failure is how a program that prints objects says that it failed.
+// A failure is how a program that prints objects says that it failed, where it has nothing else to say.
 type failure struct {
-	Program string        `json:"program"`
-	Error   failureObject `json:"error"`
+	Program string   `json:"program"`
+	Error   *Failure `json:"error"`
 }
 
-// A FailureObject is an Error as JSON.
-type failureObject struct {
+// A Failure is an Error as JSON.
+type Failure struct {
 	Code    string   `json:"code"` // a name of the protocol's table of errors, or the class of the exit code
 	Message string   `json:"message"`
 	Remedy  string   `json:"remedy,omitempty"`
 	Exit    ExitCode `json:"exit"`
 }
 
-func failureOf(program string, e *Error) failure {
-	f := failure{program, failureObject{Code: e.Exit.String(), Message: e.Text, Remedy: e.Fix, Exit: e.Exit}}
+// FailureOf returns an error as JSON; nil for nil.
+func FailureOf(err error) *Failure {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		e = &Error{Exit: ExitFailure, Text: oneLine(err.Error()), Err: err}
+	}
+	f := &Failure{Code: e.Exit.String(), Message: e.Text, Remedy: e.Fix, Exit: e.Exit}
 	var wire *codec.WireError
 	if errors.As(e, &wire) {
-		f.Error.Code = wire.Code.String()
+		f.Code = wire.Code.String()
 	}
 	return f
 }

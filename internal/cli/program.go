@@ -61,7 +61,7 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, e.Error())
 	}
 	if jsonWanted(args) && !errors.Is(err, errReported) {
-		WriteJSON(stdout, failureOf(root.Name(), e))
+		WriteJSON(stdout, failure{root.Name(), FailureOf(e)})
 	}
 	return int(e.Exit)
 }

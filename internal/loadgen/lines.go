@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lightio/lightq/client"
+	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/internal/cli"
 )
 
@@ -21,7 +22,8 @@ type LinePublisher interface {
 
 // Lines publishes the lines of a stream, each as one record without its newline, to the partitions in turn. A carriage
 // return stays part of the record, and every byte but the newline is data. A last line without a newline is a line. Another
-// text may stand in place of the newline.
+// text may stand in place of the newline. What a record has beside its value, and what is null, the setters say; they are
+// called before Publish.
 type Lines struct {
 	topic      string
 	partitions int
@@ -29,6 +31,10 @@ type Lines struct {
 	largest    int // bytes of the largest line that the topic takes
 	delim      []byte
 	keyDelim   []byte // empty: lines have no keys
+	key        []byte // of every line; nil: none
+	null       []byte // what stands for null; nil: nothing does
+	headers    []codec.RecordHeader
+	headerSize int // of the headers in a record
 	larger     func(batchBytes int) string
 
 	published atomic.Int64
@@ -46,16 +52,28 @@ type Lines struct {
 // room for a larger one.
 func NewLines(topic string, partitions, maxBatch int, larger func(batchBytes int) string) *Lines {
 	return &Lines{
-		topic: topic, partitions: partitions, maxBatch: maxBatch, largest: LargestRecord(maxBatch), delim: []byte{'\n'}, larger: larger,
+		topic: topic, partitions: partitions, maxBatch: maxBatch, largest: LargestRecord(maxBatch), headerSize: noHeaders,
+		delim: []byte{'\n'}, larger: larger,
 	}
 }
 
-// Delimit makes delim, which is not empty, the end of a line. It is called before Publish.
+// Delimit makes delim, which is not empty, the end of a line.
 func (l *Lines) Delimit(delim []byte) { l.delim = delim }
 
 // Keyed makes what stands before the first delim of a line its key, and what stands behind it its value; the key chooses the
-// partition. A line without delim has no key. It is called before Publish.
+// partition. A line without delim has no key.
 func (l *Lines) Keyed(delim []byte) { l.keyDelim = delim }
+
+// Key gives every line this key, which is not nil, in place of Keyed.
+func (l *Lines) Key(key []byte) { l.key = key }
+
+// Null makes a key or value that is exactly null, which is not nil, null.
+func (l *Lines) Null(null []byte) { l.null = null }
+
+// Headers gives every record these headers.
+func (l *Lines) Headers(headers []codec.RecordHeader) {
+	l.headers, l.headerSize = headers, headerBytes(headers)
+}
 
 // OnBatch counts what became of a batch; it is an argument for client.OnBatch.
 func (l *Lines) OnBatch(r client.BatchResult) {
@@ -138,7 +156,7 @@ func (l *Lines) publish(ctx context.Context, in io.Reader, p LinePublisher) erro
 		}
 		carry = append(carry, rest...)
 		if most := l.largest + len(l.keyDelim) + len(l.delim) - 1; len(carry) > most {
-			return l.tooLong(len(carry), true)
+			return l.tooLong(len(carry), true, BatchBytes(len(carry)))
 		}
 		l.took()
 		switch {
@@ -197,45 +215,74 @@ func readChunks(in io.Reader, free <-chan []byte, full chan<- chunk, stop <-chan
 }
 
 func (l *Lines) line(ctx context.Context, p LinePublisher, line []byte) error {
-	value := line
-	var key []byte
-	keyBytes := -1
+	m := client.Message{Partition: client.AnyPartition, Key: l.key, Value: line, Headers: l.headers}
 	if len(l.keyDelim) > 0 {
-		if k, v, ok := bytes.Cut(line, l.keyDelim); ok {
-			key, value, keyBytes = k, v, len(k)
+		if key, value, ok := bytes.Cut(line, l.keyDelim); ok {
+			m.Key, m.Value = l.orNull(notNil(key)), value
 		}
 	}
-	if batchBytes(keyBytes, len(value)) > l.maxBatch {
-		return l.tooLong(len(line), false)
+	m.Value = l.orNull(notNil(m.Value))
+	if size := batchBytes(sizeOf(m.Key), sizeOf(m.Value), l.headerSize); size > l.maxBatch {
+		return l.tooLong(len(line), false, size)
 	}
-	if value == nil {
-		value = []byte{} // an empty record, not a null one
+	if m.Key == nil {
+		m.Partition = int(l.plain % int64(l.partitions))
 	}
-	if keyBytes >= 0 {
-		if err := p.PublishAsync(ctx, client.Message{Partition: client.AnyPartition, Key: key, Value: value}, nil); err != nil {
-			return err
-		}
-	} else {
-		partition := int(l.plain % int64(l.partitions))
-		if err := p.PublishValue(ctx, partition, value); err != nil {
-			return err
-		}
+	if err := l.message(ctx, p, m); err != nil {
+		return err
+	}
+	if m.Key == nil {
 		l.plain++
 	}
 	l.number++
-	l.total += int64(len(value))
+	l.total += int64(len(m.Value))
 	return nil
 }
 
-func (l *Lines) tooLong(n int, more bool) error {
-	size := cli.Thousands(int64(n)) + " B"
+// message publishes one record: a value alone by the way that is made for that.
+func (l *Lines) message(ctx context.Context, p LinePublisher, m client.Message) error {
+	if m.Key == nil && m.Value != nil && len(m.Headers) == 0 {
+		return p.PublishValue(ctx, m.Partition, m.Value)
+	}
+	return p.PublishAsync(ctx, m, nil)
+}
+
+// orNull returns nil for what stands for null.
+func (l *Lines) orNull(b []byte) []byte {
+	if l.null != nil && bytes.Equal(b, l.null) {
+		return nil
+	}
+	return b
+}
+
+// notNil makes what is empty an empty key or value, not a null one.
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// sizeOf is the size of a key or value, -1 for null.
+func sizeOf(b []byte) int {
+	if b == nil {
+		return -1
+	}
+	return len(b)
+}
+
+// tooLong says that a line of n bytes, or more, does not fit: with it a batch would have batchBytes.
+func (l *Lines) tooLong(n int, more bool, batchBytes int) error {
+	size, largest := cli.Thousands(int64(n))+" B", l.largest
 	if more {
 		size += " and more"
+	} else if len(l.headers) > 0 || len(l.key) > 0 || len(l.keyDelim) > 0 {
+		largest = max(n-(batchBytes-l.maxBatch), 0)
 	}
 	return &cli.Error{
 		Exit: cli.ExitFailure,
 		Text: fmt.Sprintf("line %d has %s, above what topic %s takes in one record, %s B (max-batch %d)",
-			l.number+1, size, l.topic, cli.Thousands(int64(l.largest)), l.maxBatch),
-		Fix: l.larger(BatchBytes(n)),
+			l.number+1, size, l.topic, cli.Thousands(int64(largest)), l.maxBatch),
+		Fix: l.larger(batchBytes),
 	}
 }

@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,19 +16,25 @@ import (
 	"github.com/lightio/lightq/internal/cli"
 )
 
-// shelf keeps what is published, by partition, and what has a key apart.
+// shelf keeps what is published, by partition, and what has a key apart. What is more than a value or a key and a value is in
+// messages.
 type shelf struct {
-	lines [][]string
-	keyed []string // key=value
-	err   error
+	lines    [][]string
+	keyed    []string // key=value
+	messages []client.Message
+	err      error
 }
 
 func (s *shelf) PublishAsync(_ context.Context, m client.Message, done func(client.Receipt, error)) error {
 	switch {
 	case s.err != nil:
 		return s.err
-	case m.Key == nil || m.Value == nil || m.Partition != client.AnyPartition || done != nil:
+	case (m.Key == nil) == (m.Partition == client.AnyPartition) || done != nil:
 		return fmt.Errorf("unexpected message %+v", m)
+	case m.Key == nil || m.Value == nil || len(m.Headers) > 0:
+		m.Key, m.Value = bytes.Clone(m.Key), bytes.Clone(m.Value)
+		s.messages = append(s.messages, m)
+		return nil
 	}
 	s.keyed = append(s.keyed, string(m.Key)+"="+string(m.Value))
 	return nil
@@ -152,6 +159,99 @@ func TestLinesKeyed(t *testing.T) {
 	}
 	if n, _, _, b := l.Counts(); n != 7 || b != int64(len("1noneempty key2::3x:y")) || l.Keyless() != 3 {
 		t.Errorf("%d lines of %d B, %d without a key", n, b, l.Keyless())
+	}
+}
+
+// TestLinesDressed: headers, a key for all, and a text that stands for null.
+func TestLinesDressed(t *testing.T) {
+	headers := []codec.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "a", Value: []byte{}}}
+	message := func(partition int, key, value []byte, headers ...codec.RecordHeader) client.Message {
+		return client.Message{Partition: partition, Key: key, Value: value, Headers: headers}
+	}
+	empty := []byte{}
+	for name, tc := range map[string]struct {
+		in    string
+		dress func(*Lines)
+		lines [][]string
+		keyed []string
+		want  []client.Message
+		plain int64
+	}{
+		"headers": {
+			"one\n\nk:v\n", func(l *Lines) { l.Headers(headers) }, make([][]string, 2), nil,
+			[]client.Message{message(0, nil, []byte("one"), headers...), message(1, nil, empty, headers...), message(0, nil, []byte("k:v"), headers...)}, 3,
+		},
+		"headers and keys": {
+			"k:v\n:v\nv\n", func(l *Lines) { l.Headers(headers); l.Keyed([]byte(":")) }, make([][]string, 2), nil,
+			[]client.Message{
+				message(client.AnyPartition, []byte("k"), []byte("v"), headers...),
+				message(client.AnyPartition, empty, []byte("v"), headers...), message(0, nil, []byte("v"), headers...),
+			}, 1,
+		},
+		"a key for all":        {"one\n\nk:v\n", func(l *Lines) { l.Key([]byte("all")) }, make([][]string, 2), []string{"all=one", "all=", "all=k:v"}, nil, 0},
+		"an empty key for all": {"one\n", func(l *Lines) { l.Key(empty) }, make([][]string, 2), []string{"=one"}, nil, 0},
+		"null": {
+			"NULL\nNULLs\nk:NULL\nNULL:v\nNULL:NULL\n:\n", func(l *Lines) { l.Null([]byte("NULL")); l.Keyed([]byte(":")) },
+			[][]string{{"v"}, {"NULLs"}}, []string{"="},
+			[]client.Message{message(0, nil, nil), message(client.AnyPartition, []byte("k"), nil), message(1, nil, nil)}, 4,
+		},
+		"empty is null": {"\nx\n", func(l *Lines) { l.Null(empty) }, [][]string{nil, {"x"}}, nil, []client.Message{message(0, nil, nil)}, 2},
+		"null is exact": {"null\n NULL\n", func(l *Lines) { l.Null([]byte("NULL")) }, [][]string{{"null"}, {" NULL"}}, nil, nil, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &shelf{lines: make([][]string, 2)}
+			l := newLines(2, 1024)
+			tc.dress(l)
+			if err := l.Publish(t.Context(), strings.NewReader(tc.in), s); err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tc.lines, s.lines); d != "" {
+				t.Errorf("values alone (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tc.keyed, s.keyed); d != "" {
+				t.Errorf("with keys (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tc.want, s.messages); d != "" {
+				t.Errorf("others (-want +got):\n%s", d)
+			}
+			if l.Keyless() != tc.plain {
+				t.Errorf("%d without a key, want %d", l.Keyless(), tc.plain)
+			}
+		})
+	}
+}
+
+// TestLinesHeadersLimit: headers count, and the largest line is one that the topic takes.
+func TestLinesHeadersLimit(t *testing.T) {
+	const maxBatch = 1024
+	var headers []codec.RecordHeader
+	for i := range 70 { // their count takes two bytes
+		headers = append(headers, codec.RecordHeader{Key: "h", Value: bytes.Repeat([]byte{'x'}, i%3)})
+	}
+	headers = append(headers, codec.RecordHeader{Key: strings.Repeat("k", 70), Value: bytes.Repeat([]byte{'v'}, 70)})
+	fits := 0
+	for n := LargestRecord(maxBatch); n > 0; n-- {
+		var w codec.BatchBuilder
+		w.Reset(nil, maxBatch)
+		if w.Add(0, nil, make([]byte, n), headers) {
+			fits = n
+			break
+		}
+	}
+	if fits == 0 {
+		t.Fatal("nothing fits beside the headers")
+	}
+	for _, n := range []int{fits, fits + 1} {
+		s := &shelf{lines: make([][]string, 1)}
+		l := newLines(1, maxBatch)
+		l.Headers(headers)
+		err := l.Publish(t.Context(), strings.NewReader(strings.Repeat("v", n)), s)
+		if (err == nil) != (n == fits) || len(s.messages) != 1-n+fits {
+			t.Errorf("a value of %d B where %d fit: %v", n, fits, err)
+		}
+		if n > fits && (!strings.Contains(err.Error(), fmt.Sprintf("in one record, %d B", fits)) || !strings.Contains(err.Error(), ": make it 1025")) {
+			t.Errorf("error %v", err)
+		}
 	}
 }
 

@@ -84,19 +84,32 @@ func intact(m []byte) bool {
 // LargestRecord is the size of the largest value that fits, alone and without a key, into a batch of maxBatch bytes.
 func LargestRecord(maxBatch int) int {
 	n := maxBatch - codec.BatchHeaderBytes
-	for n > 0 && batchBytes(-1, n) > maxBatch {
+	for n > 0 && batchBytes(-1, n, noHeaders) > maxBatch {
 		n--
 	}
 	return n
 }
 
 // BatchBytes is the size of a batch that holds one value of n bytes.
-func BatchBytes(n int) int { return batchBytes(-1, n) }
+func BatchBytes(n int) int { return batchBytes(-1, n, noHeaders) }
 
-// batchBytes is the size of a batch that holds one record with a key of k bytes, -1: none, and a value of n bytes.
-func batchBytes(k, n int) int {
-	// attributes, timestamp delta, offset delta, key, value, header count
-	record := 1 + 1 + 1 + varintBytes(k) + max(k, 0) + varintBytes(n) + n + 1
+// noHeaders is the size of no headers: of their count.
+const noHeaders = 1
+
+// headerBytes is the size of headers in a record.
+func headerBytes(headers []codec.RecordHeader) int {
+	size := varintBytes(len(headers))
+	for _, h := range headers {
+		size += varintBytes(len(h.Key)) + len(h.Key) + varintBytes(len(h.Value)) + len(h.Value)
+	}
+	return size
+}
+
+// batchBytes is the size of a batch that holds one record with a key of k bytes and a value of n bytes, -1: none, and headers
+// of h bytes.
+func batchBytes(k, n, h int) int {
+	// attributes, timestamp delta, offset delta, key, value, headers
+	record := 1 + 1 + 1 + varintBytes(k) + max(k, 0) + varintBytes(n) + max(n, 0) + h
 	return codec.BatchHeaderBytes + varintBytes(record) + record
 }
 

@@ -23,7 +23,7 @@ type ProducerReport struct {
 	Partitions  []ProducerPartition `json:"partitions"`
 	Total       ProducerTotal       `json:"total"`
 	Interrupted bool                `json:"interrupted,omitempty"`
-	Error       string              `json:"error,omitempty"`
+	Error       *cli.Failure        `json:"error,omitempty"`
 
 	// LateNS is the most that a message left behind its schedule. Only with a rate.
 	LateNS int64 `json:"late_ns,omitempty"`
@@ -183,7 +183,7 @@ type ConsumerReport struct {
 	Latency      Latency             `json:"latency_us"`
 	Ignored      int64               `json:"ignored"` // messages of other runs, or beyond the number wanted
 	Interrupted  bool                `json:"interrupted,omitempty"`
-	Error        string              `json:"error,omitempty"`
+	Error        *cli.Failure        `json:"error,omitempty"`
 
 	wanted int64 // of each partition
 }

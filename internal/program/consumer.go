@@ -297,11 +297,11 @@ func (f *consumerFlags) measure(ctx context.Context, c *client.Client, start sta
 		err = cli.ErrInterrupted
 	case err != nil:
 		err = f.explain(err)
-		rep.Error = err.Error()
+		rep.Error = cli.FailureOf(err)
 	default:
 		if fault := rep.Fault(!f.atEnd); fault != "" {
 			err = cli.Failf(cli.ExitCheckFailed, "check failed: %s: %s", f.topic, fault)
-			rep.Error = err.Error()
+			rep.Error = cli.FailureOf(err)
 		}
 	}
 	if cli.IsJSON(f.output) {

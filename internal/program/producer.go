@@ -2,11 +2,14 @@ package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/bits"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lightio/lightq/client"
@@ -27,20 +30,24 @@ func producerCommand() *cobra.Command {
 		Use:   "lightq-producer",
 		Short: "Generates load, or with -f publishes lines.",
 		Long: `Without -f it generates load: -m messages of -s bytes to each partition, one sender for each, and reports what was sent and
-confirmed. With -f it publishes each line of a file, or with -f - of standard input, as one record without its newline. With -K
-what stands before the first separator in a line is the record's key, and keys choose the partition as Kafka's clients do.
+confirmed. If nobody is attached to a topic in memory, it waits up to 2 s for a first consumer.
 
-If nobody is attached to a topic in memory, the load generator waits up to 2 s for a first consumer.`,
+With -f it publishes each line of a file, or with -f - of standard input, as one record. ` + linesText + `
+
+It ends with the file, or with the first line that the topic does not take; what stands before that line is published, and the
+summary says how much that is.`,
 		Example: `  lightq-producer -m 10000000 -n 1 -s 100
   lightq-producer -t orders --rate 10000 -m 100000
   lightq-producer -t orders -f orders.jsonl
   tail -F app.log | lightq-producer -t logs -f -
   lightq-producer -t users -f users.tsv -K '\t' --compress zstd
+  echo hello | lightq-producer -t orders -f - --key k1 --header source=shell --header host=$HOSTNAME
   find . -print0 | lightq-producer -t files -f - -D '\0'`,
 	}
 	produceOn(root, "")
 	publish := &cobra.Command{
 		Use: "publish", Short: "publish lines of a file, or of standard input without -f",
+		Long:    "Publishes each line of a file, or without -f of standard input, as one record. " + linesText,
 		Example: "  lightq-producer publish -t orders -f orders.jsonl\n  lightq-producer publish -t orders < orders.jsonl",
 	}
 	produceOn(publish, "publish")
@@ -53,6 +60,15 @@ If nobody is attached to a topic in memory, the load generator waits up to 2 s f
 	return root
 }
 
+// linesText says what is a line, a key and a value.
+const linesText = `The newline, or what -D
+names, is not part of the record; everything else is: a carriage return, a zero, bytes that are no text. An empty line is an
+empty record, and a last line without a newline is a line.
+
+With -K what stands before the first separator in a line is the record's key; a line without a separator has no key. --key gives
+every line the same key. Keys choose the partition as Kafka's clients do, records without one go to the partitions in turn. With
+--null a key or value that is exactly this text is null.`
+
 type producerFlags struct {
 	clientFlags
 	fs         *pflag.FlagSet
@@ -64,6 +80,9 @@ type producerFlags struct {
 	file       string
 	keyDelim   []byte
 	delim      []byte
+	key        string
+	null       string
+	headers    []codec.RecordHeader
 	compress   string
 	profile    cli.Profile
 }
@@ -78,8 +97,20 @@ func produceOn(cmd *cobra.Command, verb string) {
 	cli.Text(f.fs, &f.file, "file", "f", "", "FILE", "publish each line of FILE as a record; - is standard input")
 	cli.Delimiter(f.fs, &f.keyDelim, "key-delim", "K", "what separates key and value of a line: a text, or \\t, \\0, \\xHH; unset: lines have no keys")
 	cli.Delimiter(f.fs, &f.delim, "delim", "D", "what separates records: a text, or \\t, \\0, \\xHH; unset: the newline")
+	cli.AnyText(f.fs, &f.key, "key", "", "TEXT", "publishing lines: the key of every record, in place of -K")
+	cli.Each(f.fs, "header", "", "NAME=VALUE", "publishing lines: a header of every record; may be given again", func(s string) error {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok || name == "" {
+			return errors.New("it must be NAME=VALUE")
+		}
+		f.headers = append(f.headers, codec.RecordHeader{Key: name, Value: []byte(value)})
+		return nil
+	})
+	cli.AnyText(f.fs, &f.null, "null", "", "TEXT", "publishing lines: a key or value that is exactly this text is null; unset: none is")
+	cli.LineOnly(f.fs, "file", "key-delim", "delim", "key", "header", "null") // which bytes are data is not left to the environment
 	cli.Choose(f.fs, &f.compress, "compress", "", "none", cli.Choice{Names: []string{"none", "gzip", "snappy", "lz4", "zstd"}}, "CODEC",
 		"compress batches: none, gzip, snappy, lz4 or zstd")
+	f.addProgress(f.fs)
 	f.addLast(f.fs, "")
 	f.profile.Flags(f.fs)
 	cmd.RunE = func(*cobra.Command, []string) error { return f.run() }
@@ -91,26 +122,24 @@ func (f *producerFlags) run() error {
 	case f.verb == "bench" && f.file != "":
 		return cli.Usagef("-f, --file publishes lines, and the verb bench generates load: use one of them")
 	case lines:
-		for _, name := range []string{"messages", "size", "rate"} {
-			if cli.Given(f.fs, name) {
-				return cli.Usagef("--%s belongs to the load generator, not to publishing lines", name)
-			}
+		if load := onLine(f.fs, "messages", "size", "rate"); len(load) > 0 {
+			return cli.Usagef("%s belongs to the load generator, not to publishing lines", load[0])
 		}
-	case len(f.keyDelim) > 0 || len(f.delim) > 0:
-		return cli.Usagef("--key-delim and --delim belong to publishing lines: give -f FILE, or -f - for standard input")
+		if keys := onLine(f.fs, "key", "key-delim"); len(keys) > 1 {
+			return cli.Usagef("--key and -K, --key-delim both give the key: use one of them")
+		}
+	case len(onLine(f.fs, lineFlags...)) > 0:
+		return cli.Usagef("%s belongs to publishing lines: give -f FILE, or -f - for standard input", onLine(f.fs, lineFlags...)[0])
 	case f.verb == "" && !cli.Given(f.fs, "messages") && cli.IsPipe(os.Stdin):
 		return cli.Usagef("standard input is a pipe: -f - publishes it, -m N generates load")
 	}
 	var in *os.File
 	if lines {
-		in = os.Stdin
-		if f.file != "" && f.file != "-" {
-			var err error
-			if in, err = os.Open(f.file); err != nil {
-				return cli.Usagef("-f, --file: %v", err)
-			}
-			defer func() { _ = in.Close() }() // it was only read
+		var err error
+		if in, err = openLines(f.file); err != nil {
+			return err
 		}
+		defer func() { _ = in.Close() }() // it was only read
 	}
 	ctx, stop := cli.Interruptible(context.Background())
 	defer stop()
@@ -134,6 +163,25 @@ func (f *producerFlags) run() error {
 	return f.load(ctx, c, d)
 }
 
+// lineFlags belong to publishing lines alone.
+var lineFlags = []string{"key-delim", "delim", "key", "header", "null"}
+
+// openLines opens what -f names; nothing and - are standard input.
+func openLines(name string) (*os.File, error) {
+	if name == "" || name == "-" {
+		return os.Stdin, nil
+	}
+	in, err := os.Open(name)
+	if err != nil {
+		return nil, cli.Usagef("-f, --file: %v", err)
+	}
+	if st, err := in.Stat(); err == nil && st.IsDir() {
+		_ = in.Close() // it was only opened
+		return nil, cli.Usagef("-f, --file: %s is a directory: give a file in it", name)
+	}
+	return in, nil
+}
+
 // load generates load and prints the report.
 func (f *producerFlags) load(ctx context.Context, c *client.Client, d client.Description) error {
 	if largest := loadgen.LargestRecord(int(d.Settings.MaxBatchBytes)); f.size > int64(largest) {
@@ -153,9 +201,8 @@ func (f *producerFlags) load(ctx context.Context, c *client.Client, d client.Des
 		return err
 	}
 
-	started := time.Now()
-	total := f.messages * int64(len(senders))
-	stopProgress := cli.StartProgress(os.Stderr, func() string { return loadProgress(senders, total, time.Since(started)) })
+	soFar := &progress{verb: "sent", total: timesSaturated(f.messages, int64(len(senders)))}
+	stopProgress := f.startProgress(func(elapsed time.Duration) string { return loadProgress(soFar, senders, elapsed) })
 	group, sending := errgroup.WithContext(ctx)
 	for i, s := range senders {
 		group.Go(func() error { return s.Run(sending, producers[i]) })
@@ -183,11 +230,11 @@ func (f *producerFlags) load(ctx context.Context, c *client.Client, d client.Des
 		err = cli.ErrInterrupted
 	case err != nil:
 		err = f.explain(err)
-		rep.Error = err.Error()
+		rep.Error = cli.FailureOf(err)
 	case rep.Total.Confirmed != rep.Total.Sent:
 		err = cli.Failf(cli.ExitFailure, "%s of %s messages were not confirmed",
 			cli.Thousands(rep.Total.Sent-rep.Total.Confirmed), cli.Thousands(rep.Total.Sent))
-		rep.Error = err.Error()
+		rep.Error = cli.FailureOf(err)
 	}
 	if cli.IsJSON(f.output) {
 		cli.WriteJSON(os.Stdout, rep)
@@ -237,14 +284,13 @@ func (f *producerFlags) compression() client.ProducerOption {
 	}[f.compress])
 }
 
-func loadProgress(senders []*loadgen.Sender, total int64, elapsed time.Duration) string {
+func loadProgress(p *progress, senders []*loadgen.Sender, elapsed time.Duration) string {
 	var sent, confirmed, failed int64
 	for _, s := range senders {
 		a, b, c := s.Counts()
 		sent, confirmed, failed = sent+a, confirmed+b, failed+c
 	}
-	return fmt.Sprintf("%3.0fs  sent %s of %s (%s/s)  unconfirmed %s  failed %s", elapsed.Seconds(), cli.Thousands(sent), cli.Thousands(total),
-		cli.Thousands(int64(float64(sent)/elapsed.Seconds())), cli.Thousands(max(sent-confirmed-failed, 0)), cli.Thousands(failed))
+	return p.line(sent, elapsed) + "  unconfirmed " + cli.Thousands(max(sent-confirmed-failed, 0)) + "  failed " + cli.Thousands(failed)
 }
 
 // firstConsumer is how long the load generator waits for somebody to attach to a topic that is kept in memory, and how often
@@ -277,7 +323,7 @@ func (f *producerFlags) awaitConsumer(ctx context.Context, c *client.Client, d c
 	if d.Settings.Storage == codec.StorageDirect {
 		lost = "everything, which a direct topic does not keep,"
 	}
-	fmt.Fprintf(os.Stderr, "nobody is attached %s: waiting up to %v for a first consumer\n", where, firstConsumer)
+	f.note("nobody is attached %s: waiting up to %v for a first consumer", where, firstConsumer)
 	deadline := time.NewTimer(firstConsumer)
 	defer deadline.Stop()
 	look := time.NewTicker(firstConsumerEvery)
@@ -287,7 +333,7 @@ func (f *producerFlags) awaitConsumer(ctx context.Context, c *client.Client, d c
 		case <-ctx.Done():
 			return d, cli.ErrInterrupted
 		case <-deadline.C:
-			fmt.Fprintf(os.Stderr, "nobody came: %s will be dropped unread\n", lost)
+			f.note("nobody came: %s will be dropped unread", lost)
 			return d, nil
 		case <-look.C:
 		}
@@ -303,25 +349,39 @@ func (f *producerFlags) awaitConsumer(ctx context.Context, c *client.Client, d c
 
 // publishedJSON is what publishing lines prints with --output json.
 type publishedJSON struct {
-	Program     string  `json:"program"`
-	Topic       string  `json:"topic"`
-	Published   int64   `json:"published"`         // lines taken
-	Keyless     *int64  `json:"keyless,omitempty"` // of these, without a key; only with -K
-	Confirmed   int64   `json:"confirmed"`
-	Failed      int64   `json:"failed"`
-	Bytes       int64   `json:"bytes"` // of the values
-	Seconds     float64 `json:"seconds"`
-	Interrupted bool    `json:"interrupted,omitempty"`
-	Error       string  `json:"error,omitempty"`
+	Program       string       `json:"program"`
+	Topic         string       `json:"topic"`
+	Published     int64        `json:"published"`         // lines taken
+	Keyless       *int64       `json:"keyless,omitempty"` // of these, without a key; only with -K
+	Confirmed     int64        `json:"confirmed"`
+	Failed        int64        `json:"failed"`
+	DroppedUnread int64        `json:"dropped_unread"` // confirmed, and dropped before anybody read them
+	Bytes         int64        `json:"bytes"`          // of the values
+	Seconds       float64      `json:"seconds"`
+	Interrupted   bool         `json:"interrupted,omitempty"`
+	Error         *cli.Failure `json:"error,omitempty"`
 }
 
-// publish publishes the lines of in and prints what was done.
-func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.Description, in *os.File) error {
+// lines returns the publisher of lines that the flags describe.
+func (f *producerFlags) lines(d client.Description) *loadgen.Lines {
 	lines := loadgen.NewLines(f.topic, len(d.Partitions), int(d.Settings.MaxBatchBytes), f.largerBatch)
 	if len(f.delim) > 0 {
 		lines.Delimit(f.delim)
 	}
 	lines.Keyed(f.keyDelim)
+	if cli.Given(f.fs, "key") {
+		lines.Key([]byte(f.key))
+	}
+	if cli.Given(f.fs, "null") {
+		lines.Null([]byte(f.null))
+	}
+	lines.Headers(f.headers)
+	return lines
+}
+
+// publish publishes the lines of in and prints what was done.
+func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.Description, in *os.File) error {
+	lines := f.lines(d)
 	p, err := c.Producer(ctx, f.topic, f.compression(), client.OnBatch(lines.OnBatch))
 	if err != nil {
 		if ctx.Err() != nil {
@@ -330,14 +390,8 @@ func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.
 		return f.explain(err)
 	}
 	started := time.Now()
-	stopProgress := func() {}
-	if !cli.IsTerminal(in) { // nor where somebody types
-		stopProgress = cli.StartProgress(os.Stderr, func() string {
-			n, _, _, _ := lines.Counts()
-			return fmt.Sprintf("%3.0fs  published %s", time.Since(started).Seconds(), cli.Plural(n, "record"))
-		})
-	}
-	err = lines.Publish(ctx, in, p)
+	from, stopProgress := f.followLines(in, lines)
+	err = lines.Publish(ctx, from, p)
 	stopProgress()
 	ending, cancel := afterwards(ctx)
 	defer cancel()
@@ -346,6 +400,11 @@ func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.
 	}
 	res := publishedJSON{Program: f.program, Topic: f.topic, Seconds: time.Since(started).Seconds(), Interrupted: ctx.Err() != nil}
 	res.Published, res.Confirmed, res.Failed, res.Bytes = lines.Counts()
+	if after, derr := c.Describe(ending, f.topic); derr == nil {
+		res.DroppedUnread = droppedUnread(after) - droppedUnread(d)
+	} else if err == nil { // a failure would have scripts publish it all again
+		f.note("how much was dropped unread is not known: %v", f.explain(derr))
+	}
 	if len(f.keyDelim) > 0 {
 		n := lines.Keyless()
 		res.Keyless = &n
@@ -355,7 +414,7 @@ func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.
 		err = cli.ErrInterrupted
 	case err != nil:
 		err = f.explain(err)
-		res.Error = err.Error()
+		res.Error = cli.FailureOf(err)
 	}
 	if cli.IsJSON(f.output) {
 		cli.WriteJSON(os.Stdout, res)
@@ -363,6 +422,40 @@ func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.
 	}
 	fmt.Println(res.text())
 	return err
+}
+
+// followLines shows how far a file is read, or tells somebody who is to type how that ends.
+func (f *producerFlags) followLines(in *os.File, lines *loadgen.Lines) (from io.Reader, stop func()) {
+	if cli.IsTerminal(in) {
+		f.note("type records, one on a line; Ctrl-D ends")
+		return in, func() {}
+	}
+	read := &countingReader{r: in}
+	size := int64(0)
+	if st, err := in.Stat(); err == nil && st.Mode().IsRegular() {
+		size = st.Size()
+	}
+	soFar := &progress{verb: "published"}
+	return read, f.startProgress(func(elapsed time.Duration) string {
+		published, confirmed, failed, _ := lines.Counts()
+		line := soFar.line(published, elapsed)
+		if size > 0 {
+			line += "  " + percent(read.n.Load(), size) + " of the file"
+		}
+		return line + "  unconfirmed " + cli.Thousands(max(published-confirmed-failed, 0)) + "  failed " + cli.Thousands(failed)
+	})
+}
+
+// A countingReader counts what is read through it.
+type countingReader struct {
+	r io.Reader
+	n atomic.Int64
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 func (r publishedJSON) text() string {
@@ -375,6 +468,9 @@ func (r publishedJSON) text() string {
 		parts = append(parts, "all confirmed")
 	default:
 		parts = append(parts, cli.Thousands(r.Confirmed)+" confirmed", cli.Thousands(r.Failed)+" failed")
+	}
+	if r.DroppedUnread > 0 {
+		parts = append(parts, cli.Thousands(r.DroppedUnread)+" dropped before anybody read them")
 	}
 	if r.Interrupted {
 		parts = append(parts, "interrupted")
