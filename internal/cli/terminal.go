@@ -5,8 +5,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,39 +19,6 @@ func IsTerminal(f *os.File) bool {
 func IsPipe(f *os.File) bool {
 	st, err := f.Stat()
 	return err == nil && st.Mode()&os.ModeNamedPipe != 0
-}
-
-// StartProgress redraws one line on w every second until stop is called, which removes it. It draws nothing where w is not
-// a terminal. line is called on a goroutine of its own and says what there is to say.
-func StartProgress(w *os.File, line func() string) (stop func()) {
-	if !IsTerminal(w) {
-		return func() {}
-	}
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		width := 0
-		draw := func(s string) {
-			n := utf8.RuneCountInString(s)
-			_, _ = w.WriteString("\r" + s + strings.Repeat(" ", max(width-n, 0)))
-			width = n
-		}
-		for {
-			select {
-			case <-tick.C:
-				draw(line())
-			case <-quit:
-				if width > 0 {
-					draw("")
-					_, _ = w.WriteString("\r")
-				}
-				return
-			}
-		}
-	}()
-	return func() { close(quit); <-done }
 }
 
 // WhenReaderGone calls f once, on a goroutine of its own, when w is a pipe or socket whose other end is closed. It tells what

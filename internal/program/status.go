@@ -55,14 +55,17 @@ func (s *statusLine) Write(p []byte) (int, error) {
 	return s.w.Write(p)
 }
 
-// draw shows text as the line, as far as it fits: a terminal that wrapped it would keep the wrapped part.
+// interruptMark is what a terminal shows behind the line for an interrupt, ^C.
+const interruptMark = 2
+
+// draw shows text as the line, as far as it fits, with room for ^C: what a terminal wraps stays.
 func (s *statusLine) draw(text string) {
 	width := s.width()
-	if width < 2 {
+	if width <= interruptMark+1 {
 		return
 	}
 	r := []rune(text)
-	r = r[:min(len(r), width-1)]
+	r = r[:min(len(r), width-1-interruptMark)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fmt.Fprint(s.w, "\r", string(r), strings.Repeat(" ", min(max(s.shown-len(r), 0), width-1-len(r))))
@@ -74,9 +77,6 @@ func (s *statusLine) erase() {
 	defer s.mu.Unlock()
 	s.eraseLocked()
 }
-
-// interruptMark is what a terminal shows behind the line for an interrupt, ^C.
-const interruptMark = 2
 
 func (s *statusLine) eraseLocked() {
 	if s.shown > 0 {

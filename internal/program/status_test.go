@@ -69,14 +69,14 @@ func TestStatusLine(t *testing.T) {
 		t.Errorf("beside news the line is %q, above it is %q", got, s.above)
 	}
 	line.draw(strings.Repeat("x", 100))
-	if got := s.bottom(); got != strings.Repeat("x", 39) {
+	if got := s.bottom(); got != strings.Repeat("x", 37) {
 		t.Errorf("on 40 columns the line is %q", got)
 	}
 	line.erase()
 	if got := s.bottom(); got != "" || s.at != 0 {
 		t.Errorf("erased, the line is %q, and the cursor at %d", got, s.at)
 	}
-	line.draw("before ^C")
+	line.draw(strings.Repeat("x", 100))
 	_, _ = s.Write([]byte("^C"))
 	line.erase()
 	if got := s.bottom(); got != "" || s.at != 0 {
