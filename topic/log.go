@@ -13,6 +13,7 @@ import (
 
 // openLog opens the partition's log and takes over its state.
 func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
+	c := &p.core
 	opts := journal.Options{
 		Topic: journal.TopicID(p.topic.id), Partition: uint32(p.index),
 		Sync: journal.SyncAlways, Interval: time.Duration(s.SyncMillis) * time.Millisecond,
@@ -21,6 +22,26 @@ func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
 		MaxPendingBytes: int64(s.RingBytes) + int64(s.MaxBatchBytes),
 		Syncers:         f.syncers, Readers: f.readers,
 		OnProgress: p.progress,
+		Snapshot: func(dst []byte) []byte {
+			if c.producers == nil {
+				return dst
+			}
+			return c.producers.AppendSnapshotBelow(dst, c.sent) // the batches of this call are not in the log yet
+		},
+		OnSnapshot: func(b []byte) error {
+			if len(b) == 0 {
+				return nil
+			}
+			if err := c.sequences().LoadSnapshot(b); err != nil {
+				f.cfg.Log.Error("what idempotent producers had sent is lost", "topic", p.topic.name, "partition", p.index, "err", err)
+			}
+			return nil
+		},
+		OnReplay: func(b codec.Batch, appended int64) {
+			if b.ProducerID() >= 0 {
+				c.sequences().Replay(b, appended)
+			}
+		},
 	}
 	opts.RetentionBytes, opts.RetentionTime = retention(s)
 	switch s.Sync {
@@ -37,7 +58,6 @@ func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
 		return diskError("open the files of topic "+p.topic.name, err)
 	}
 	f.report(p, log.Report())
-	c := &p.core
 	p.log = log
 	c.filed = true
 	c.start, c.next = log.Start(), log.Next()

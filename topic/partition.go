@@ -1,6 +1,9 @@
 package topic
 
-import "github.com/lightio/lightq/codec"
+import (
+	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/topic/idempotence"
+)
 
 // core holds a partition's rules. It has one owner at a time, no goroutine, no clock and no I/O: whoever owns it sets now
 // before each step, and what is to happen outside is appended to out.
@@ -51,6 +54,7 @@ type core struct {
 	deleted    bool
 	publishers int
 	counts     counts
+	producers  *idempotence.State // what idempotent producers have appended; nil: nothing yet
 
 	sent codec.Offset // exclusive: what the store was given
 	out  effects
@@ -124,6 +128,8 @@ func (c *core) admit(in incoming) bool {
 	case c.full || c.refusing && c.visible != whenAppended:
 		p.refused = true
 		c.refuse(in, codec.CodeNoSpace)
+	case in.batch.ProducerID() >= 0 && !c.inSequence(in):
+		// It was confirmed again, or refused.
 	case !c.mayNumber(in.batch.RecordCount()):
 		return false
 	case c.makeRoom(int64(len(in.batch)) + entryOverheadBytes):
@@ -174,6 +180,35 @@ func (c *core) queue(p *Publisher) *fifo[awaiting] {
 		return &c.awaiting[1]
 	}
 	return &c.awaiting[0]
+}
+
+// inSequence reports whether a batch of an idempotent producer is to be appended. One that is there already is confirmed with
+// the offset that it has, once that is due; any other that does not follow is refused.
+func (c *core) inSequence(in incoming) bool {
+	b := in.batch
+	verdict, base := c.sequences().Check(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(b.RecordCount()))
+	switch verdict {
+	case idempotence.Append:
+		return true
+	case idempotence.Duplicate:
+		c.out.free = append(c.out.free, in.slab)
+		c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), base + codec.Offset(b.RecordCount())})
+		c.confirm()
+	case idempotence.InvalidEpoch:
+		in.pub.refused = true
+		c.refuse(in, codec.CodeProducerFenced)
+	default:
+		in.pub.refused = true
+		c.refuse(in, codec.CodeOutOfOrder)
+	}
+	return false
+}
+
+func (c *core) sequences() *idempotence.State {
+	if c.producers == nil {
+		c.producers = idempotence.New(idempotence.Options{})
+	}
+	return c.producers
 }
 
 // ceilingStep is how many offsets are reserved at a time: two seconds of the highest rate, so that reserving never holds it up.
@@ -276,6 +311,9 @@ func (c *core) append(in incoming) {
 	c.counts.recordsIn += uint64(records)
 	c.counts.bytesIn += uint64(len(in.batch))
 	c.ring.push(entry{base: base, next: c.next, appendMillis: c.now, bytes: in.batch, slab: in.slab})
+	if b := in.batch; b.ProducerID() >= 0 {
+		c.sequences().Appended(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(records), base, c.now)
+	}
 	c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), c.next})
 }
 
@@ -301,6 +339,9 @@ func (c *core) advance() {
 	raised := high > c.high
 	if raised {
 		c.high = high
+	}
+	if c.producers != nil {
+		c.producers.Settle(c.high) // what was visible is never taken back
 	}
 	c.confirm()
 	if raised {
@@ -353,6 +394,9 @@ func (c *core) takeBack(from codec.Offset, code codec.Code) {
 		c.out.free = append(c.out.free, e.slab)
 	}
 	c.next, c.sent = min(c.next, from), min(c.sent, from)
+	if c.producers != nil {
+		c.producers.Truncate(from)
+	}
 	c.confirm()
 }
 
@@ -555,6 +599,9 @@ func (c *core) takeEntry(cur *Cursor, t *Taken, e *entry) {
 func (c *core) tick(stalledSince int64) {
 	c.cutStalled(stalledSince)
 	c.retryReads()
+	if c.producers != nil {
+		c.producers.Expire(c.now)
+	}
 	for _, g := range c.groups {
 		c.expire(g)
 	}

@@ -227,14 +227,19 @@ func (s *State) Settle(to codec.Offset) {
 func (s *State) Truncate(to codec.Offset) {
 	changed := false
 	for n := len(s.taken) - 1; n >= s.head && s.taken[n].base >= to; n-- {
-		s.revert(&s.taken[n])
-		s.taken[n] = undo{}
-		s.taken = s.taken[:n]
+		s.takeBack(n)
 		changed = true
 	}
 	if changed {
 		s.order()
 	}
+}
+
+// takeBack takes back the last of all appends, which is number n of those that can be.
+func (s *State) takeBack(n int) {
+	s.revert(&s.taken[n])
+	s.taken[n] = undo{}
+	s.taken = s.taken[:n]
 }
 
 // revert takes back the last of all appends, but for the order of the producers.
@@ -264,6 +269,29 @@ func (s *State) order() {
 	for _, p := range list {
 		s.link(p)
 	}
+}
+
+// AppendSnapshotBelow is AppendSnapshot of the state without the batches at and above an offset, which is not below what was settled.
+func (s *State) AppendSnapshotBelow(dst []byte, to codec.Offset) []byte {
+	type again struct {
+		id     int64
+		b      batch
+		millis int64
+	}
+	var list []again
+	for n := len(s.taken) - 1; n >= s.head && s.taken[n].base >= to; n-- {
+		u := &s.taken[n]
+		list = append(list, again{u.p.id, u.p.slots[u.p.newest], u.p.millis})
+		s.takeBack(n)
+	}
+	if len(list) > 0 {
+		s.order()
+	}
+	dst = s.AppendSnapshot(dst)
+	for _, a := range slices.Backward(list) {
+		s.Appended(a.id, a.b.epoch, a.b.first, a.b.records, a.b.base, a.millis)
+	}
+	return dst
 }
 
 // Expire forgets the producers whose last append is at least the expiry ago and returns how many those were. Call it now and then, with

@@ -749,3 +749,37 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 	b.SetBytes(int64(len(dst)))
 }
+
+// A snapshot below an offset is that of a state which never had what is above, and leaves the state as it was.
+func TestSnapshotBelow(t *testing.T) {
+	s, without := New(Options{}), New(Options{})
+	base := codec.Offset(0)
+	appendTo := func(both bool, id int64, first int32) {
+		s.Appended(id, 0, first, 10, base, int64(base))
+		if both {
+			without.Appended(id, 0, first, 10, base, int64(base))
+		}
+		base += 10
+	}
+	for i := range int32(7) {
+		appendTo(true, 1, 10*i)
+		appendTo(true, 2, 10*i)
+	}
+	cut := base
+	for i := int32(7); i < 10; i++ {
+		appendTo(false, 1, 10*i)
+		appendTo(false, 3, 10*i)
+		appendTo(false, 2, 10*i)
+	}
+	whole := s.AppendSnapshot(nil)
+	if got, want := s.AppendSnapshotBelow(nil, cut), without.AppendSnapshot(nil); !bytes.Equal(got, want) {
+		t.Errorf("below: %x\nwant:  %x", got, want)
+	}
+	if !bytes.Equal(s.AppendSnapshot(nil), whole) {
+		t.Error("the state has changed")
+	}
+	s.Truncate(cut)
+	if got, want := s.AppendSnapshot(nil), without.AppendSnapshot(nil); !bytes.Equal(got, want) {
+		t.Error("what is above cannot be taken back any more")
+	}
+}
