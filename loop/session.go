@@ -24,6 +24,7 @@ type session struct {
 	opened  time.Time
 	lastIn  time.Time // bytes were last received
 	lastOut time.Time // bytes last left
+	worked  time.Time // batches or results were last put into the outbox
 	closeAt time.Time // of a lingering close
 
 	// Reading. A frame's header section is parsed in place, in what the transport peeks at; only one that is split over
