@@ -367,9 +367,10 @@ func TestWindow(t *testing.T) {
 		p.published(1, 1, 4, batches[4])
 		p.write(publishFrame(1, 1, 5, batchOf(make([]byte, 20_000)))) // from here on nothing is confirmed
 		p.write(publishFrame(1, 1, 6, batchOf(make([]byte, 60_000))))
-		p.write(publishFrame(1, 1, 7, batchOf(make([]byte, 60_000)))) // overshoots
+		half := batchOf(make([]byte, 30_000))
+		p.write(publishFrame(1, 1, 7, half, half, half)) // overshoots, by two batches: a frame is taken whole
 		p.alive()
-		p.write(publishFrame(1, 1, 8, batchOf([]byte("x"))))
+		p.write(publishFrame(1, 1, 10, batchOf([]byte("x"))))
 		p.expectError(codec.CodeWindowExceeded)
 		p.expectEnd()
 		eventually(t, "the handle to be gone", func() bool { return info(t, b, "orders").Publishers == 0 })
