@@ -130,7 +130,7 @@ func TestGroupIsForgotten(t *testing.T) {
 	}
 }
 
-// Time costs only those for which it brings something about: an idle partition is not looked at.
+// Case F79: time costs only those for which it brings something about: an idle partition is not looked at.
 func TestTickLeavesIdlePartitionsAlone(t *testing.T) {
 	const now = testMillis
 	r := NewRegistry(1000)
