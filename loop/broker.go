@@ -299,9 +299,6 @@ func (b *Broker) Close() error {
 		_ = l.Close()
 	}
 	b.reactor.Stop()
-	if b.offload != nil {
-		b.offload.stop()
-	}
 	return b.topics.Close()
 }
 
