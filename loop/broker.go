@@ -109,6 +109,7 @@ type Broker struct {
 	reactor   reactor
 	listeners []net.Listener
 
+	taken    atomic.Bool // Serve or Close was called
 	draining atomic.Bool
 	conns    atomic.Int64 // sessions open now
 	logins   atomic.Int64 // of these, those that have not said hello yet
@@ -246,8 +247,12 @@ func (b *Broker) Addrs() []net.Addr {
 
 // Serve accepts and serves until ctx ends, then drains: new work is refused, what is in flight is confirmed or
 // refused, consumers get what they have credit for, within Limits.Drain. Then what was published to files is synced. It returns
-// nil after a drain, or the error with which a file could not be closed. Serve is called once.
+// nil after a drain, or the error with which a file could not be closed. Serve is called once; after Close it
+// returns net.ErrClosed.
 func (b *Broker) Serve(ctx context.Context) error {
+	if b.taken.Swap(true) {
+		return fmt.Errorf("serve: %w", net.ErrClosed)
+	}
 	doors := make([]*acceptor, len(b.listeners))
 	for i, l := range b.listeners {
 		d := newAcceptor(acceptOptions{
@@ -283,6 +288,20 @@ func (b *Broker) Serve(ctx context.Context) error {
 	return b.topics.Close()
 }
 
+// Close releases what NewBroker took, the listeners among it, for a broker that is not going to be served. Where Serve was
+// called it does nothing: that ends with its context. Closing twice is closing once. The error is one with which a file could
+// not be closed.
+func (b *Broker) Close() error {
+	if b.taken.Swap(true) {
+		return nil
+	}
+	for _, l := range b.listeners {
+		_ = l.Close()
+	}
+	b.reactor.Stop()
+	return b.topics.Close()
+}
+
 // tickEvery is how often deadlines are looked at: a login deadline of 10 s may take 10.5.
 const tickEvery = 500 * time.Millisecond
 
@@ -314,7 +333,8 @@ func (b *Broker) eachLoop(f func(*loopState)) {
 }
 
 // drain tells every session to go away, waits until none has anything to confirm or deliver, shuts the sending side of each
-// and waits until its peer has closed, all of that within the limit.
+// and waits until its peer has closed, all of that within the limit. For a peer that was idle it does not wait: clients
+// that only listen would make every stop take the whole limit.
 //
 // Only a peer that has closed has read everything: closing first, while it sends, would reset the connection and take from
 // it what is still on its way.

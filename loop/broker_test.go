@@ -566,6 +566,63 @@ func TestDrainEnds(t *testing.T) {
 	}
 }
 
+// Idle peers that stay open do not hold up a drain; one that was sent something lately has the whole limit to read it.
+func TestDrainDoesNotWaitForIdlePeers(t *testing.T) {
+	eachDoor(t, func(t *testing.T, listen func(Config) Config) {
+		b, stop := startStoppable(t, listen(Config{Limits: Limits{Drain: 2 * testDeadline}})) // longer than stop waits
+		pub, sub, idle := dial(t, b).hello(), dial(t, b).hello(), dial(t, b).hello()
+		pub.create("orders", codec.TopicSettings{})
+		pub.open(1, "orders", 0, 1)
+		sub.subscribe(1, codec.Subscribe{Topic: "orders", CreditBytes: 1 << 20})
+		pub.published(1, 1, 0, batchOf([]byte("a while ago")))
+		sub.deliver()
+		idle.subscribe(1, codec.Subscribe{Topic: "orders", From: codec.FromLatest, CreditBytes: 1 << 20})
+		long := time.Now().Add(-idleBefore)
+		onLoops(t, b, func(l *loopState) {
+			for _, s := range l.sessions {
+				s.worked = long
+			}
+		})
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		for _, p := range []*peer{pub, sub, idle} {
+			p.expect(codec.TypeGoAway)
+			p.expectEnd()
+		}
+	})
+}
+
+// A broker that is not served gives its address back.
+func TestCloseUnserved(t *testing.T) {
+	path := socketPath(t)
+	for _, cfg := range []Config{{}, {Bind: unixScheme + path}} {
+		b, err := NewBroker(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := b.Addrs()[0]
+		for range 2 {
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := b.Serve(t.Context()); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("serve: %v", err)
+		}
+		if conn, err := net.Dial(addr.Network(), addr.String()); err == nil {
+			_ = conn.Close()
+			t.Errorf("%s still listens", addr)
+		}
+	}
+	b := startBroker(t, Config{})
+	dial(t, b).hello()
+	if err := b.Close(); err != nil { // it is served: nothing
+		t.Error(err)
+	}
+	dial(t, b).hello()
+}
+
 func isReset(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && !op.Timeout()

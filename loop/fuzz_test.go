@@ -24,6 +24,7 @@ type bench struct {
 	in     []byte // Peek's
 	out    []byte // written
 	room   int    // bytes that Writev takes before it is blocked
+	writes int    // calls of Writev
 	held   int    // bytes that the test's limit on room kept back
 	paused bool
 	shut   bool
@@ -169,6 +170,7 @@ func (v *bench) Writev(iov [][]byte) (int, error) {
 	if v.closed {
 		return 0, net.ErrClosed
 	}
+	v.writes++
 	total := 0
 	for _, b := range iov {
 		n := min(len(b), v.room)

@@ -20,7 +20,7 @@ import (
 // back. It is for scripts and for people with nc; docs/PROTOCOL.md specifies it.
 
 const (
-	// maxJSONBytes bounds a request.
+	// maxJSONBytes bounds a request. The first of a connection has the limit of every protocol here before the hello, 4 KiB.
 	maxJSONBytes = 64 << 10
 	// unendedJSONBytes is the largest request that is also understood without a newline behind it, as printf sends it: an
 	// object shows its own end, but looking for it again with every byte that arrives must stay cheap.
@@ -79,8 +79,13 @@ func (s *session) readJSON() bool {
 	if end >= 0 {
 		take = end + 1
 	}
-	if len(s.stash)+take > maxJSONBytes {
-		s.failJSON("", codec.Errorf(codec.CodeFrameTooLarge, "a request has at most %d bytes", maxJSONBytes))
+	limit := maxJSONBytes
+	if s.login {
+		limit = codec.MaxLoginFrameBytes
+	}
+	if len(s.stash)+take > limit {
+		s.failJSON("", codec.Errorf(codec.CodeFrameTooLarge, "a request has at most %d bytes, the first of a connection %d",
+			maxJSONBytes, codec.MaxLoginFrameBytes))
 		return true
 	}
 	s.stash = append(s.stash, b[:take]...)

@@ -283,8 +283,17 @@ func TestJSONFraming(t *testing.T) {
 		}
 		p.write(pad(most))
 		p.expect("the largest", pong)
-		dialJSON(t, b).thrown(codec.CodeFrameTooLarge, pad(most+1), "65536")
-		dialJSON(t, b).thrown(codec.CodeFrameTooLarge, "{"+strings.Repeat(" ", most), "65536")
+		for _, request := range []string{pad(most + 1), "{" + strings.Repeat(" ", most)} {
+			known := dialJSON(t, b)
+			known.ask(`{"cmd":"ping"}`, pong)
+			known.thrown(codec.CodeFrameTooLarge, request, "65536")
+		}
+		// The first of a connection has the limit of a hello.
+		first := dialJSON(t, b)
+		first.write(pad(codec.MaxLoginFrameBytes))
+		first.expect("the largest first one", pong)
+		dialJSON(t, b).thrown(codec.CodeFrameTooLarge, pad(codec.MaxLoginFrameBytes+1), "4096")
+		dialJSON(t, b).thrown(codec.CodeFrameTooLarge, "{"+strings.Repeat(" ", codec.MaxLoginFrameBytes), "4096")
 		p.write(pad(4 << 10)[:4<<10-1]) // the largest that is understood without its newline
 		p.expect("4 KiB without a newline", pong)
 		p.write("\n")
@@ -330,7 +339,9 @@ func TestJSONMalformed(t *testing.T) {
 			{strings.Repeat(`{"cmd":`, 20_000/7), ""}, // deep
 			{`{` + strings.Repeat(`"cmd":"ping",`, 4000) + `}`, "character"},
 		} {
-			dialJSON(t, b).thrown(codec.CodeMalformedFrame, c.request+"\n", c.word)
+			if len(c.request) < codec.MaxLoginFrameBytes {
+				dialJSON(t, b).thrown(codec.CodeMalformedFrame, c.request+"\n", c.word)
+			}
 			// The same behind a good one.
 			p := dialJSON(t, b)
 			p.ask(`{"cmd":"ping"}`, map[string]any{"pong": true})

@@ -134,6 +134,7 @@ func (l *loopState) serveHeld() {
 			if !s.growBody() {
 				return
 			}
+			s.body.began = l.now // it was not read until now
 			if s.body.have == s.body.size {
 				s.publishWhole()
 			}

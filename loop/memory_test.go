@@ -206,7 +206,7 @@ func TestMemoryHeldByConsumers(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			const topics = 12
-			b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, StallLimit: 700 * time.Millisecond}})
+			b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, StallLimit: 1500 * time.Millisecond}})
 			admin := dial(t, b).hello()
 			mark := &highMark{b: b}
 			batch := batchOf(make([]byte, 600_000))

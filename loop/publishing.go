@@ -354,6 +354,7 @@ func (p *publishing) confirm() {
 			b = codec.AppendResult(b, r)
 		}
 		p.s.send(b)
+		p.s.worked = p.s.l.now
 	}
 	p.results = keep(p.results)
 	p.finish()

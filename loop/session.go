@@ -24,6 +24,7 @@ type session struct {
 	opened  time.Time
 	lastIn  time.Time // bytes were last received
 	lastOut time.Time // bytes last left
+	worked  time.Time // batches or results were last put into the outbox
 	closeAt time.Time // of a lingering close
 
 	// Reading. A frame's header section is parsed in place, in what the transport peeks at; only one that is split over
@@ -349,6 +350,8 @@ func (s *session) dispatch(h codec.Header, body []byte) error {
 		return nil // whatever it holds
 	case len(body) != len(section):
 		return codec.Errorf(codec.CodeMalformedFrame, "a %s frame has no payload", h.Type)
+	case h.Correlation == 0 && answered(h.Type):
+		return codec.Errorf(codec.CodeMalformedFrame, "a %s frame with correlation 0 could not be answered", h.Type)
 	}
 	if s.phase == phaseReady {
 		switch h.Type {
@@ -389,6 +392,15 @@ func (s *session) dispatch(h codec.Header, body []byte) error {
 		return codec.Errorf(codec.CodeUnknownFrame, "a client does not send %s frames", h.Type)
 	}
 	return s.hello(h, section)
+}
+
+// answered reports whether frames of a type get an answer with their correlation: all requests, and drafts.
+func answered(t codec.Type) bool {
+	switch t {
+	case codec.TypeCredit, codec.TypeHeartbeat:
+		return false
+	}
+	return int(t) < len(codec.Types) && (served(t) || codec.Types[t].Reserved)
 }
 
 // served reports whether dispatch serves frames of a type.

@@ -205,21 +205,39 @@ func (l *loopState) goAway(drain time.Duration) {
 	}
 }
 
-// hangUp ends the sessions that a drain has finished with.
+const (
+	// idleBefore is how long a session must have done no work for a drain not to wait until its peer has closed.
+	idleBefore = time.Second
+	// idleHangUp is how long such a peer has to close by itself: many round trips, and no time to a person.
+	idleHangUp = 100 * time.Millisecond
+)
+
+// hangUp ends the sessions that a drain has finished with. Peers that were sent something lately may not have read it yet:
+// they have until closeAt.
 func (l *loopState) hangUp(closeAt time.Time) {
 	for _, s := range l.sessions {
-		if s.phase == phaseReady {
+		if s.phase != phaseReady {
+			continue
+		}
+		if at := l.now.Add(idleHangUp); l.now.Sub(s.worked) >= idleBefore && at.Before(closeAt) {
+			s.quit(at)
+		} else {
 			s.quit(closeAt)
 		}
 	}
 }
 
-// closing counts the sessions whose peers may not have read everything.
+// closing counts the sessions whose peers may not have read everything, and closes those whose time is over.
 func (l *loopState) closing() int {
 	n := 0
 	for _, s := range l.sessions {
-		if s.phase == phaseClosing {
+		if s.phase != phaseClosing {
+			continue
+		}
+		if l.now.Before(s.closeAt) {
 			n++
+		} else {
+			s.t.Close(nil)
 		}
 	}
 	return n

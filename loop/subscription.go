@@ -165,6 +165,7 @@ func (sub *subscription) deliver(s *session) {
 		s.out.data(t.Batches[i].Bytes, t.Batches[i].Slab)
 		t.Batches[i] = topic.TakenBatch{}
 	}
+	s.worked = s.l.now
 	sub.credit -= t.Bytes
 	sub.queued = true
 	s.active.push(sub)

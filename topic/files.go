@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,7 +117,7 @@ func (r *Registry) load() error {
 		if err != nil {
 			return fmt.Errorf("topic %s: the settings in the catalogue: %w", e.Name, err)
 		}
-		t := &Topic{name: e.Name, id: e.ID, created: e.CreatedMillis, files: f, memory: &r.memory}
+		t := &Topic{name: e.Name, id: e.ID, created: e.CreatedMillis, files: f, memory: &r.memory, timed: &r.timed}
 		if e.Verifier != nil {
 			t.login = &login{user: e.User, verifier: e.Verifier}
 		}
@@ -127,9 +129,17 @@ func (r *Registry) load() error {
 		}
 		t.now.Store(&topicState{settings: s, partitions: partitions})
 		r.topics[t.name] = t
+		r.sorted = append(r.sorted, t)
 		r.partitions += len(partitions)
 	}
-	return f.parallel(jobs, f.cfg.OnRecover)
+	slices.SortFunc(r.sorted, func(a, b *Topic) int { return strings.Compare(a.name, b.name) })
+	if err := f.parallel(jobs, f.cfg.OnRecover); err != nil {
+		return err
+	}
+	for _, t := range r.sorted {
+		t.noteDue()
+	}
+	return nil
 }
 
 // parallel runs jobs on a few goroutines and returns the first error.
@@ -180,6 +190,7 @@ func (f *files) attach(p *Partition, s codec.TopicSettings) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer p.noteDue()
 	if c.visible != whenDurable {
 		c.bounded = true
 		c.ceiling = ceiling

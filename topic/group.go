@@ -12,6 +12,9 @@ const (
 	maxGroups = 1024
 	// groupGraceMillis is how long a group's backlog is protected after its last member has left: a deploy.
 	groupGraceMillis = 60_000
+	// groupForgetMillis is how long a group's position is kept after its last member has left: a day, so that a nightly job
+	// finds it. Names made up for one run would pile up otherwise.
+	groupForgetMillis = 24 * 60 * 60 * 1000
 )
 
 // A group shares a partition's batches among its members: each batch goes whole to one member that has credit, in turn.
@@ -31,11 +34,12 @@ type group struct {
 
 	progressMillis int64 // when an entry was last given out, or the first member came
 	leftMillis     int64 // when the last member left
+	unprotected    bool  // its members stalled and were cut off: there is no grace
 }
 
 // attached reports whether the group's backlog is protected.
 func (g *group) attached(now int64) bool {
-	return len(g.members) > 0 || now-g.leftMillis < groupGraceMillis
+	return len(g.members) > 0 || !g.unprotected && now-g.leftMillis < groupGraceMillis
 }
 
 // assigned is a batch given to a member and not yet taken by its session, with a reference of its own.
@@ -57,8 +61,8 @@ func (c *core) group(name string) *group {
 func (c *core) join(cur *Cursor, name string, from codec.Offset) (codec.Offset, error) {
 	g := c.group(name)
 	if g == nil {
-		if len(c.groups) >= maxGroups {
-			return 0, codec.Errorf(codec.CodeTooManyHandles, "the partition has %d groups, which is the limit", maxGroups)
+		if len(c.groups) >= maxGroups && !c.forgetOldest() {
+			return 0, codec.Errorf(codec.CodeTooManyHandles, "the partition has %d groups in use, which is the limit", maxGroups)
 		}
 		g = &group{name: name, position: position{seq: c.ring.find(from), next: from}}
 		c.groups = append(c.groups, g)
@@ -66,11 +70,13 @@ func (c *core) join(cur *Cursor, name string, from codec.Offset) (codec.Offset, 
 	}
 	if len(g.members) == 0 {
 		g.progressMillis = c.now
+		g.unprotected = false
 		c.slowest = min(c.slowest, max(g.seq, c.ring.first))
 	}
 	cur.group = g
 	cur.progressMillis = c.now
 	g.members = append(g.members, cur)
+	c.lookAtGroups()
 	if n := len(g.returned); n > 0 {
 		return g.returned[n-1].base, nil
 	}
@@ -212,8 +218,64 @@ func (c *core) leaveGroup(cur *Cursor) {
 	}
 	if len(g.members) == 0 {
 		g.leftMillis = c.now
+		c.lookAtGroups()
 	}
 	c.share(g)
+}
+
+// lookAtGroups notes when time next brings something about for a group.
+func (c *core) lookAtGroups() {
+	c.groupsDueMillis = 0
+	for _, g := range c.groups {
+		if len(g.members) > 0 {
+			continue
+		}
+		due := g.leftMillis + groupForgetMillis
+		if g.attached(c.now) {
+			due = g.leftMillis + groupGraceMillis
+		} else if len(g.returned) > 0 {
+			due = c.now // until the ring has let go of what members left behind
+		}
+		if c.groupsDueMillis == 0 || due < c.groupsDueMillis {
+			c.groupsDueMillis = due
+		}
+	}
+}
+
+// forgetOldest removes the group that nobody has been in for the longest time. One that is in its grace is not removed.
+func (c *core) forgetOldest() bool {
+	oldest := -1
+	for i, g := range c.groups {
+		if !g.attached(c.now) && (oldest < 0 || g.leftMillis < c.groups[oldest].leftMillis) {
+			oldest = i
+		}
+	}
+	if oldest < 0 {
+		return false
+	}
+	c.forget(oldest)
+	return true
+}
+
+// forget removes a group without members. A later member under its name makes it anew.
+func (c *core) forget(i int) {
+	for _, a := range c.groups[i].returned {
+		c.out.free = append(c.out.free, a.slab)
+	}
+	c.dropCold(&c.groups[i].position)
+	c.groups = slices.Delete(c.groups, i, i+1)
+}
+
+// expireGroups does what time brings about for groups without members.
+func (c *core) expireGroups() {
+	for i := len(c.groups) - 1; i >= 0; i-- {
+		g := c.groups[i]
+		c.expire(g)
+		if !g.attached(c.now) && c.now-g.leftMillis >= groupForgetMillis {
+			c.forget(i)
+		}
+	}
+	c.lookAtGroups()
 }
 
 // loseReturned drops what members left behind.

@@ -161,6 +161,9 @@ func (p *Partition) progress(pr journal.Progress) {
 	p.enter(time.Now().UnixMilli())
 	c := &p.core
 	was := c.state
+	if c.settings.RetentionBytes != codec.RetentionUnlimited {
+		c.start = max(c.start, p.log.Start()) // retention by bytes is applied when a segment is sealed
+	}
 	c.completed(pr.Written, pr.Durable)
 	if pr.Refused != nil {
 		c.refused(pr.Refused.From, true)
@@ -190,11 +193,10 @@ func (p *Partition) progress(pr journal.Progress) {
 // tickLog does what time brings about. Called with mu held.
 func (p *Partition) tickLog() {
 	c := &p.core
-	if s := &c.settings; s.RetentionMillis != codec.RetentionUnlimited || s.RetentionBytes != codec.RetentionUnlimited {
+	if c.retains() {
 		p.log.Retain()
 	}
 	c.start = max(c.start, p.log.Start())
-	c.full = p.files.full.Load()
 	p.store()
 }
 

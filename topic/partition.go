@@ -51,6 +51,8 @@ type core struct {
 	slowest uint64    // lower bound of the sequences at which attached cursors and groups stand
 	holder  *Cursor   // of cursors, the one that stood there when the bound was last looked up
 
+	groupsDueMillis int64 // when time brings something about for a group; 0: never, as things are
+
 	deleted    bool
 	publishers int
 	counts     counts
@@ -602,10 +604,21 @@ func (c *core) tick(stalledSince int64) {
 	if c.producers != nil {
 		c.producers.Expire(c.now)
 	}
-	for _, g := range c.groups {
-		c.expire(g)
+	if c.groupsDueMillis != 0 && c.groupsDueMillis <= c.now {
+		c.expireGroups()
 	}
 	c.trimDirect()
+}
+
+// retains reports whether retention removes something in the course of time.
+func (c *core) retains() bool { return c.settings.RetentionMillis != codec.RetentionUnlimited }
+
+// dueMillis is when tick has something to do; 0: never, as things are.
+func (c *core) dueMillis() int64 {
+	if c.pending.len() > 0 || c.filed && !c.deleted && (c.retains() || len(c.troubled) > 0 || c.sent < c.next) {
+		return max(c.now, 1)
+	}
+	return c.groupsDueMillis
 }
 
 // cutStalled cuts off what has held up a full ring, and has not moved, since stalledSince.
@@ -626,7 +639,8 @@ func (c *core) cutStalled(stalledSince int64) {
 		for i := len(g.members) - 1; i >= 0; i-- {
 			c.cutOff(g.members[i], codec.CodeSlowConsumer)
 		}
-		g.leftMillis = 0 // its backlog is not protected any more
+		g.unprotected = true
+		c.lookAtGroups()
 	}
 }
 
@@ -682,6 +696,7 @@ func (c *core) remove() {
 		c.dropCold(&g.position)
 		c.loseReturned(g, codec.GapPurged)
 	}
+	c.groupsDueMillis = 0
 	c.retry()     // refuses all that is pending
 	if !c.filed { // else once the store does not need it any more
 		c.clear(codec.CodeTopicDeleted)

@@ -17,10 +17,27 @@ type Registry struct {
 	admin sync.Mutex // one change of topics at a time: it may wait for the disk
 
 	memory memory
+	timed  timedList
 
 	mu         sync.RWMutex
 	topics     map[string]*Topic
+	sorted     []*Topic // by name
 	partitions int
+}
+
+// A timedList holds the partitions for which time brings something about, so that ten thousand idle ones cost nothing.
+type timedList struct {
+	mu   sync.Mutex
+	list []*Partition
+}
+
+func (l *timedList) add(p *Partition) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	l.list = append(l.list, p)
+	l.mu.Unlock()
 }
 
 // NewRegistry returns an empty registry that holds at most maxPartitions partitions over all topics.
@@ -56,7 +73,7 @@ func (r *Registry) Create(name string, asked codec.TopicSettings, user, password
 	if err := r.roomFor(int(s.Partitions)); err != nil {
 		return nil, false, err
 	}
-	t = &Topic{name: name, files: r.files, memory: &r.memory, created: time.Now().UnixMilli()}
+	t = &Topic{name: name, files: r.files, memory: &r.memory, timed: &r.timed, created: time.Now().UnixMilli()}
 	if user+password != "" {
 		t.login = newLogin(user, password, r.files != nil)
 	}
@@ -66,7 +83,10 @@ func (r *Registry) Create(name string, asked codec.TopicSettings, user, password
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.topics[name] = t
+	i, _ := r.place(name)
+	r.sorted = slices.Insert(r.sorted, i, t)
 	r.partitions += int(s.Partitions)
+	t.noteDue()
 	return t, true, nil
 }
 
@@ -173,6 +193,7 @@ func (r *Registry) Alter(name string, change codec.TopicSettings, nowMillis int6
 	r.partitions += more
 	r.mu.Unlock()
 	t.now.Store(&topicState{settings: s, partitions: partitions})
+	t.noteDue()
 	return t, nil
 }
 
@@ -186,6 +207,8 @@ func (r *Registry) Delete(name string, nowMillis int64) error {
 	}
 	r.mu.Lock()
 	delete(r.topics, name)
+	i, _ := r.place(name)
+	r.sorted = slices.Delete(r.sorted, i, i+1)
 	r.partitions -= len(t.Partitions())
 	r.mu.Unlock()
 	for _, p := range t.Partitions() {
@@ -199,19 +222,22 @@ func (r *Registry) Delete(name string, nowMillis int64) error {
 	return nil
 }
 
-// List returns at most limit topics in order of their names, from the first behind after on, and whether there are more.
+// place returns where a name stands, or would, in sorted. mu is held.
+func (r *Registry) place(name string) (int, bool) {
+	return slices.BinarySearchFunc(r.sorted, name, func(t *Topic, name string) int { return strings.Compare(t.name, name) })
+}
+
+// List returns at most limit topics in order of their names, from the first behind after on, and whether there are more. Its
+// cost follows limit, not the number of topics.
 func (r *Registry) List(after string, limit int) (topics []*Topic, more bool) {
-	r.Each(func(t *Topic) bool {
-		if t.name > after {
-			topics = append(topics, t)
-		}
-		return true
-	})
-	slices.SortFunc(topics, func(a, b *Topic) int { return strings.Compare(a.name, b.name) })
-	if len(topics) > limit {
-		return topics[:limit], true
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	i, found := r.place(after)
+	if found {
+		i++
 	}
-	return topics, false
+	end := min(i+limit, len(r.sorted))
+	return slices.Clone(r.sorted[i:end]), end < len(r.sorted)
 }
 
 // Count returns how many topics and partitions there are.
@@ -221,13 +247,10 @@ func (r *Registry) Count() (topics, partitions int) {
 	return len(r.topics), r.partitions
 }
 
-// Each calls f for every topic until f returns false.
+// Each calls f for every topic, in order of their names, until f returns false.
 func (r *Registry) Each(f func(*Topic) bool) {
 	r.mu.RLock()
-	topics := make([]*Topic, 0, len(r.topics))
-	for _, t := range r.topics {
-		topics = append(topics, t)
-	}
+	topics := slices.Clone(r.sorted)
 	r.mu.RUnlock()
 	for _, t := range topics {
 		if !f(t) {
@@ -236,15 +259,39 @@ func (r *Registry) Each(f func(*Topic) bool) {
 	}
 }
 
-// Tick does for every partition what Partition.Tick does for one.
-func (r *Registry) Tick(stalledSinceMillis, nowMillis int64) {
+// Tick does what Partition.Tick does, for every partition that has something due, and returns how many these were.
+func (r *Registry) Tick(stalledSinceMillis, nowMillis int64) (ticked int) {
 	if r.files != nil {
 		r.files.watchSpace()
 	}
-	r.Each(func(t *Topic) bool {
-		for _, p := range t.Partitions() {
+	if since := r.memory.sinceMillis.Load(); since != 0 && since <= stalledSinceMillis {
+		// Whoever holds memory may be stalled, also where no publisher waits.
+		r.Each(func(t *Topic) bool {
+			for _, p := range t.Partitions() {
+				if p.ringBytes.Load() > 0 {
+					p.Tick(stalledSinceMillis, nowMillis)
+				}
+			}
+			return true
+		})
+	}
+	r.timed.mu.Lock()
+	list := r.timed.list
+	r.timed.list = nil
+	r.timed.mu.Unlock()
+	rest := list[:0]
+	for _, p := range list {
+		if due := p.dueMillis.Load(); due != 0 && due <= nowMillis {
 			p.Tick(stalledSinceMillis, nowMillis)
+			ticked++
 		}
-		return true
-	})
+		if p.dueMillis.Load() != 0 || !p.untimed() {
+			rest = append(rest, p)
+		}
+	}
+	clear(list[len(rest):])
+	r.timed.mu.Lock()
+	r.timed.list = append(rest, r.timed.list...)
+	r.timed.mu.Unlock()
+	return ticked
 }

@@ -48,10 +48,13 @@ type Topic struct {
 	// credentials that the JSON protocol checks; nil: none
 	login *login
 
-	files   *files  // nil: the registry has no data directory
-	memory  *memory // the registry's; nil: there is enough
-	created int64   // milliseconds since the Unix epoch
-	gone    bool    // deleted; under files.mu
+	files   *files // nil: the registry has no data directory
+	created int64  // milliseconds since the Unix epoch
+	gone    bool   // deleted; under files.mu
+
+	// of the registry; nil where a topic has none
+	memory *memory // nil: there is enough
+	timed  *timedList
 }
 
 // topicState is what alter replaces as a whole.

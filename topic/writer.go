@@ -26,8 +26,11 @@ type Partition struct {
 	files *files       // nil: the registry has no data directory
 	log   *journal.Log // nil where the topic is not stored in files
 
+	dueMillis atomic.Int64 // when Tick has something to do; 0: never, as things are
+
 	// owned by whoever holds mu
 	mu    sync.Mutex
+	timed bool // in the registry's list of those that are to be ticked
 	core  core
 	queue []incoming // waits for the writer
 	spare []incoming // the writer's other buffer
@@ -215,6 +218,9 @@ func (p *Partition) enter(nowMillis int64) {
 	p.mu.Lock()
 	p.core.now = max(p.core.now, nowMillis) // a wall clock that steps back does not turn time back here
 	p.core.short = p.topic.memory.state()
+	if p.log != nil {
+		p.core.full = p.files.full.Load()
+	}
 }
 
 // goOn appends what was pending, where a step has made room. Called with mu held.
@@ -246,6 +252,7 @@ func (p *Partition) leave() {
 	if n := p.core.ring.bytes; n != p.ringBytes.Load() {
 		p.ringBytes.Store(n)
 	}
+	p.noteDue()
 	out := &p.core.out
 	if len(out.reads) > 0 || out.reserve != 0 {
 		p.carryOut(out)
@@ -347,6 +354,36 @@ func (p *Partition) outOfRange(offset uint64) error {
 		offset, p.topic.name, p.index, c.start, c.high)
 	e.Range = codec.Range{Start: c.start, Next: c.high}
 	return e
+}
+
+// noteDue tells the registry when time next brings something about. Called with mu held.
+func (p *Partition) noteDue() {
+	due := p.core.dueMillis()
+	if due == p.dueMillis.Load() {
+		return
+	}
+	p.dueMillis.Store(due)
+	if due != 0 && !p.timed {
+		p.timed = true
+		p.topic.timed.add(p)
+	}
+}
+
+// noteDue does for all partitions what theirs does: those in files have something to do from the beginning.
+func (t *Topic) noteDue() {
+	for _, p := range t.Partitions() {
+		p.mu.Lock()
+		p.noteDue()
+		p.mu.Unlock()
+	}
+}
+
+// untimed takes the partition off the list of those that are to be ticked, if it may be.
+func (p *Partition) untimed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timed = p.core.dueMillis() != 0
+	return !p.timed
 }
 
 // Tick, called every second or so, cuts off consumers that have held up a full ring without progress since

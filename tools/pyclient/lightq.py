@@ -707,7 +707,7 @@ class Client:
         elif f["type"] == GO_AWAY:
             self.going_away = f
         elif f["type"] == ERROR and not f["handle"]:
-            raise CodedError(f["code"], f["detail"])
+            pass  # about the connection and not fatal: nothing of this version, to be ignored
         elif f["type"] in (DELIVER, CONFIRM, ERROR) and f["handle"] in self._handles:
             self._handles[f["handle"]].take(f)
         elif f["type"] != HEARTBEAT:
