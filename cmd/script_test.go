@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -130,6 +131,9 @@ func setup(env *testscript.Env) error {
 		}
 	})
 	addr := b.Addrs()[0].String()
+	// Brokers keep everything in memory, unless a script says otherwise: they would share the default data directory.
+	env.Setenv("LIGHTQ_DATA_DIR", "none")
+	env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 	env.Setenv("ADDR", addr)
 	env.Setenv("BROKER", "tcp://"+addr)
 	env.Setenv("PORT", addr[strings.LastIndexByte(addr, ':')+1:])
@@ -195,7 +199,7 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	p.cmd = exec.Command(path, args[3:]...)
 	p.cmd.Dir = ts.Getenv("WORK")
 	p.cmd.Env = os.Environ()
-	for _, name := range []string{"PATH", "BROKER", "LIGHTQ_ADMIN_PASSWORD", "LIGHTQ_CONFIG", "LIGHTQ_LOG_LEVEL", "LIGHTQ_PORT"} {
+	for _, name := range []string{"PATH", "BROKER", "LIGHTQ_ADMIN_PASSWORD", "LIGHTQ_CONFIG", "LIGHTQ_LOG_LEVEL", "LIGHTQ_PORT", "LIGHTQ_DATA_DIR", "HOME", "XDG_STATE_HOME"} {
 		p.cmd.Env = append(p.cmd.Env, name+"="+ts.Getenv(name))
 	}
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr

@@ -73,6 +73,20 @@ func Text(fs *pflag.FlagSet, p *string, name, short, value_, kind, usage string)
 	}}, name, short, usage)
 }
 
+// Checked adds a flag that takes any text that check has nothing against.
+func Checked(fs *pflag.FlagSet, p *string, name, short, kind, usage string, check func(string) error) {
+	add(fs, &value{kind: kind, show: func() string { return *p }, parse: func(s string) error {
+		if s == "" {
+			return errors.New("it must not be empty")
+		}
+		if err := check(s); err != nil {
+			return err
+		}
+		*p = s
+		return nil
+	}}, name, short, usage)
+}
+
 // Secret adds a flag that takes a password. Neither help nor an error ever shows what was given.
 func Secret(fs *pflag.FlagSet, p *string, name, short, usage string) {
 	add(fs, &value{kind: "TEXT", secret: true, show: func() string { return "" }, parse: func(s string) error {

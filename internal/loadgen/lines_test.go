@@ -179,21 +179,25 @@ func TestLinesDressed(t *testing.T) {
 	}{
 		"headers": {
 			"one\n\nk:v\n", func(l *Lines) { l.Headers(headers) }, make([][]string, 2), nil,
-			[]client.Message{message(0, nil, []byte("one"), headers...), message(1, nil, empty, headers...), message(0, nil, []byte("k:v"), headers...)}, 3,
+			[]client.Message{message(0, nil, []byte("one"), headers...), message(1, nil, empty, headers...), message(0, nil, []byte("k:v"), headers...)},
+			3,
 		},
 		"headers and keys": {
 			"k:v\n:v\nv\n", func(l *Lines) { l.Headers(headers); l.Keyed([]byte(":")) }, make([][]string, 2), nil,
 			[]client.Message{
 				message(client.AnyPartition, []byte("k"), []byte("v"), headers...),
 				message(client.AnyPartition, empty, []byte("v"), headers...), message(0, nil, []byte("v"), headers...),
-			}, 1,
+			},
+			1,
 		},
 		"a key for all":        {"one\n\nk:v\n", func(l *Lines) { l.Key([]byte("all")) }, make([][]string, 2), []string{"all=one", "all=", "all=k:v"}, nil, 0},
 		"an empty key for all": {"one\n", func(l *Lines) { l.Key(empty) }, make([][]string, 2), []string{"=one"}, nil, 0},
 		"null": {
 			"NULL\nNULLs\nk:NULL\nNULL:v\nNULL:NULL\n:\n", func(l *Lines) { l.Null([]byte("NULL")); l.Keyed([]byte(":")) },
-			[][]string{{"v"}, {"NULLs"}}, []string{"="},
-			[]client.Message{message(0, nil, nil), message(client.AnyPartition, []byte("k"), nil), message(1, nil, nil)}, 4,
+			[][]string{{"v"}, {"NULLs"}},
+			[]string{"="},
+			[]client.Message{message(0, nil, nil), message(client.AnyPartition, []byte("k"), nil), message(1, nil, nil)},
+			4,
 		},
 		"empty is null": {"\nx\n", func(l *Lines) { l.Null(empty) }, [][]string{nil, {"x"}}, nil, []client.Message{message(0, nil, nil)}, 2},
 		"null is exact": {"null\n NULL\n", func(l *Lines) { l.Null([]byte("NULL")) }, [][]string{{"null"}, {" NULL"}}, nil, nil, 2},

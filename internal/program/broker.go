@@ -30,7 +30,7 @@ func brokerCommand() *cobra.Command {
 		Use:   "lightq-broker",
 		Short: "Runs a LightQ broker.",
 		Long: `Runs a LightQ broker until it is interrupted (SIGINT, SIGTERM), then drains and exits with 0. Without flags it serves
-both loopbacks, 127.0.0.1 and ::1, on port 5500, keeps topics in memory, and needs no credentials.
+both loopbacks, 127.0.0.1 and ::1, on port 5500, keeps topics in the data directory, and needs no credentials.
 
 With an admin password, create_topic of the JSON admin protocol has to bring it and the admin user. It guards nothing else in
 this version: the native protocol, which the other programs speak, has no login yet. It comes from LIGHTQ_ADMIN_PASSWORD or
@@ -67,6 +67,7 @@ type brokerFlags struct {
 	door    door
 	admin   admin
 	dataDir string
+	reserve uint64
 	loops   int64
 	memory  uint64
 	level   slog.Level
@@ -80,7 +81,8 @@ func (f *brokerFlags) addTo(fs *pflag.FlagSet, plain string) {
 	f.fs = fs
 	f.door.add(fs)
 	cli.ConfigFile(fs, &f.config)
-	cli.Text(fs, &f.dataDir, "data-dir", "", "", "DIR", "where files go; nothing is written yet")
+	cli.Text(fs, &f.dataDir, "data-dir", "", "", "DIR", "where topics are kept; none: in memory alone (default the system's place for the state of a user's programs)")
+	cli.Size(fs, &f.reserve, "disk-reserve", 0, 1<<60, "free space of the disk below which publishes to files are refused (default the larger of 1GiB and 5%; 0: none)")
 	cli.Off(fs, "admin-listen", "address of the admin interface")
 	cli.Off(fs, "kafka-listen", "address for Kafka clients")
 	f.admin.add(fs)
@@ -224,6 +226,10 @@ func (f *brokerFlags) serve() error {
 		runtime.GOMAXPROCS(int(f.loops) + processorsBesideLoops)
 	}
 	logger := cli.NewLogger(os.Stderr, f.level)
+	dataDir, err := resolveDataDir(f.dataDir)
+	if err != nil {
+		return err
+	}
 	cfg := loop.Config{Bind: socket, Loops: int(f.loops), Logger: logger, Limits: loop.Limits{MemoryBytes: int64(f.memory)}}
 	if !ipc {
 		cfg.Bind, cfg.Port, cfg.BothLoopbacks = f.door.bind, int(f.door.port), !cli.Given(f.fs, "bind")
@@ -231,8 +237,17 @@ func (f *brokerFlags) serve() error {
 	if f.admin.password != "" {
 		cfg.AdminUser, cfg.AdminPassword = f.admin.user, f.admin.password
 	}
+	cfg.DataDir = dataDir
+	if cli.Given(f.fs, "disk-reserve") {
+		if cfg.DiskReserve = int64(f.reserve); f.reserve == 0 {
+			cfg.DiskReserve = -1
+		}
+	}
 	b, err := loop.NewBroker(cfg)
 	if err != nil {
+		if dataDir != "" && !errors.Is(err, loop.ErrBind) && !errors.Is(err, loop.ErrExposed) {
+			return explainDataDir(err, dataDir)
+		}
 		return f.door.explain(err, socket)
 	}
 	// From here on a signal means: drain.
@@ -245,10 +260,7 @@ func (f *brokerFlags) serve() error {
 		return cli.Failf(cli.ExitFailure, "%v", err)
 	}
 	defer stopProfile()
-	if f.dataDir != "" {
-		fmt.Fprintf(os.Stderr, "--data-dir %s: nothing is written yet, topics are kept in memory\n", f.dataDir)
-	}
-	if err := readyOf(b.Addrs(), cfg.AdminPassword != "").result().Print(f.output); err != nil {
+	if err := readyOf(b.Addrs(), cfg.AdminPassword != "", dataDir).result().Print(f.output); err != nil {
 		return err
 	}
 	if err := b.Serve(ctx); err != nil {
@@ -269,7 +281,7 @@ type ready struct {
 	Reach   string   `json:"reach"`
 }
 
-func readyOf(addrs []net.Addr, admin bool) ready {
+func readyOf(addrs []net.Addr, admin bool, dataDir string) ready {
 	r := ready{Program: "lightq-broker", Ready: true, Admin: "off", Kafka: "off", Data: "memory", Auth: "none", Reach: "loopback only"}
 	for _, a := range addrs {
 		scheme := "tcp://"
@@ -277,6 +289,9 @@ func readyOf(addrs []net.Addr, admin bool) ready {
 			scheme, r.Reach = unixScheme, "this machine only"
 		}
 		r.Native = append(r.Native, scheme+a.String())
+	}
+	if dataDir != "" {
+		r.Data = dataDir
 	}
 	if admin {
 		r.Auth = "json-create-topic"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -95,11 +96,13 @@ func describeCommand() *cobra.Command {
 	return cmd
 }
 
-// partitionColumns are the columns of describe, in all three forms.
-var partitionColumns = []struct {
+// A partitionColumn is a column of describe, in all its forms.
+type partitionColumn struct {
 	name  string
 	value func(p *codec.PartitionInfo) uint64
-}{
+}
+
+var partitionColumns = []partitionColumn{
 	{"start", func(p *codec.PartitionInfo) uint64 { return uint64(p.Start) }},
 	{"high", func(p *codec.PartitionInfo) uint64 { return uint64(p.High) }},
 	{"next", func(p *codec.PartitionInfo) uint64 { return uint64(p.Next) }},
@@ -114,18 +117,40 @@ var partitionColumns = []struct {
 	{"queue_size", func(p *codec.PartitionInfo) uint64 { return p.QueueSize }},
 }
 
+// fileColumns are those that topics in files have beside the others; and the state, in words.
+var fileColumns = []partitionColumn{
+	{"durable", func(p *codec.PartitionInfo) uint64 { return uint64(p.Durable) }},
+	{"journal_bytes", func(p *codec.PartitionInfo) uint64 { return p.JournalBytes }},
+	{"segments", func(p *codec.PartitionInfo) uint64 { return uint64(p.Segments) }},
+	{"damaged", func(p *codec.PartitionInfo) uint64 { return uint64(p.Damaged) }},
+}
+
+func columnsOf(s client.TopicSettings) []partitionColumn {
+	if filed(s.Storage) {
+		return slices.Concat(partitionColumns, fileColumns)
+	}
+	return partitionColumns
+}
+
 func writeDescription(w io.Writer, topic string, d client.Description) error {
 	fmt.Fprintf(w, "%s: %s\n", topic, settingsText(d.Settings, true))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "partition\t")
-	for _, c := range partitionColumns {
+	columns := columnsOf(d.Settings)
+	for _, c := range columns {
 		fmt.Fprint(t, strings.ReplaceAll(c.name, "_", " "), "\t")
+	}
+	if filed(d.Settings.Storage) {
+		fmt.Fprint(t, "state\t")
 	}
 	fmt.Fprintln(t)
 	for i := range d.Partitions {
 		fmt.Fprint(t, i, "\t")
-		for _, c := range partitionColumns {
+		for _, c := range columns {
 			fmt.Fprint(t, c.value(&d.Partitions[i]), "\t")
+		}
+		if filed(d.Settings.Storage) {
+			fmt.Fprint(t, d.Partitions[i].State, "\t")
 		}
 		fmt.Fprintln(t)
 	}
@@ -140,21 +165,26 @@ type descriptionJSON struct {
 	Partitions []partitionCounts `json:"partitions"`
 }
 
-// partitionCounts are the partition's number and the columns.
-type partitionCounts map[string]uint64
+// partitionCounts are the partition's number, the columns and, of a topic in files, the state.
+type partitionCounts map[string]any
 
 // description is what describe prints.
 func (f *clientFlags) description(d client.Description) cli.Result {
 	all := descriptionJSON{Program: f.program, Topic: f.topic, ID: hex.EncodeToString(d.ID[:]), Settings: settingsOf(d.Settings)}
 	res := cli.Result{Lines: []any{}, Table: func(w io.Writer) error { return writeDescription(w, f.topic, d) }}
 	for i := range d.Partitions {
-		p := partitionCounts{"partition": uint64(i)}
+		p := partitionCounts{"partition": i}
 		line := map[string]any{"topic": f.topic, "partition": i}
 		row := []string{strconv.Itoa(i)}
-		for _, c := range partitionColumns {
+		for _, c := range columnsOf(d.Settings) {
 			n := c.value(&d.Partitions[i])
 			p[c.name], line[c.name] = n, n
 			row = append(row, strconv.FormatUint(n, 10))
+		}
+		if filed(d.Settings.Storage) {
+			state := d.Partitions[i].State.String()
+			p["state"], line["state"] = state, state
+			row = append(row, state)
 		}
 		all.Partitions = append(all.Partitions, p)
 		res.Lines = append(res.Lines, line)

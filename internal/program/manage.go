@@ -28,14 +28,15 @@ not across it.`,
 	f.clientFlags.add(fs, "lightq-topic")
 	cli.Int(fs, &f.partitions, "partitions", "n", 0, 1, maxPartitions, "partitions, at least as many as there are")
 	f.addSettings(fs, "", "", "")
+	f.durable.add(fs, false)
 	cli.Deny(fs, "storage", "s", "KIND", "the storage cannot be changed", &cli.Error{
 		Exit: cli.ExitUsage, Text: "-s, --storage: a topic keeps the storage it was created with", Fix: "create another topic",
 	})
 	f.addLast(fs, "altered or unchanged, the topic, and its settings as name=value")
-	cli.LineOnly(fs, "topic", "partitions", "overflow", "ring-bytes", "max-batch", "sync", "retention-bytes", "retention-time")
+	cli.LineOnly(fs, "topic", "partitions", "overflow", "ring-bytes", "max-batch", "retention-bytes", "retention-time")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if f.settings() == (client.TopicSettings{}) {
-			return cli.Usagef("nothing to alter: give one or more of -n, --overflow, --ring-bytes and --max-batch")
+			return cli.Usagef("nothing to alter: give one or more of -n, --overflow, --ring-bytes, --max-batch, --retention-bytes and --retention-time")
 		}
 		return f.withClient(f.alter)
 	}
@@ -54,6 +55,7 @@ func changesOf(old, now client.TopicSettings) []change {
 		{"overflow", old.Overflow.String(), now.Overflow.String()},
 		{"ring", cli.FormatSize(old.RingBytes), cli.FormatSize(now.RingBytes)},
 		{"max-batch", cli.FormatSize(uint64(old.MaxBatchBytes)), cli.FormatSize(uint64(now.MaxBatchBytes))},
+		{"retention", retentionText(old), retentionText(now)},
 	}
 	var changes []change
 	for _, c := range all {

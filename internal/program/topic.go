@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strconv"
 
 	"github.com/lightio/lightq/client"
 	"github.com/lightio/lightq/codec"
@@ -59,22 +60,19 @@ type topicFlags struct {
 	partitions int64
 	ringBytes  uint64
 	maxBatch   uint64
+	durable    durableFlags
 }
 
 func createOn(cmd *cobra.Command) {
 	var f topicFlags
 	fs := cmd.Flags()
 	f.clientFlags.add(fs, "lightq-topic")
-	file := cli.NotYet("-s file (a journal on disk) is not in this version: queue and direct are")
 	cli.Choose(fs, &f.storage, "storage", "s", "", cli.Choice{
 		Names: []string{"queue", "memory", "file", "disk", "direct", "queue_file"},
-		Reason: map[string]*cli.Error{
-			"file": file, "disk": file,
-			"queue_file": cli.NotYet("-s queue_file (memory, written behind to disk) is not in this version: queue and direct are"),
-		},
 	}, "KIND", "storage: queue, file, direct or queue_file; memory and disk mean queue and file (default queue)")
 	cli.Int(fs, &f.partitions, "partitions", "n", 0, 1, maxPartitions, "partitions (default 1)")
-	f.addSettings(fs, "(default block)", "(default 64MiB)", "(default 1048588, a little above 1MiB)")
+	f.addSettings(fs, "(default block)", "(default 64MiB; 32MiB for file)", "(default 1048588, a little above 1MiB)")
+	f.durable.add(fs, true)
 	f.addLast(fs, "created or exists, the topic, and its settings as name=value")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		ctx, stop := cli.Interruptible(context.Background())
@@ -89,9 +87,6 @@ func (f *topicFlags) addSettings(fs *pflag.FlagSet, overflow, ringBytes, maxBatc
 		"POLICY", withDefault("when the ring is full behind a consumer: block, drop-oldest or reject", overflow))
 	cli.Size(fs, &f.ringBytes, "ring-bytes", 1, math.MaxInt64, withDefault("ring of a partition: bytes, or with KiB, MiB or GiB", ringBytes))
 	cli.Size(fs, &f.maxBatch, "max-batch", 1, math.MaxUint32, withDefault("largest record batch: bytes, or with KiB, MiB or GiB", maxBatch))
-	cli.Later(fs, "sync", "", "POLICY", "when a file topic syncs")
-	cli.Later(fs, "retention-bytes", "", "SIZE", "how much a file topic keeps")
-	cli.Later(fs, "retention-time", "", "TIME", "how long a file topic keeps records")
 }
 
 func withDefault(usage, def string) string {
@@ -114,6 +109,7 @@ func (f *topicFlags) settings() client.TopicSettings {
 	s := client.TopicSettings{Partitions: uint32(f.partitions), RingBytes: f.ringBytes, MaxBatchBytes: uint32(f.maxBatch)}
 	s.Storage, _ = codec.ParseStorage(f.storage)
 	s.Overflow, _ = codec.ParseOverflow(f.overflow)
+	f.durable.into(&s)
 	return s
 }
 
@@ -171,6 +167,7 @@ func settingsText(s client.TopicSettings, all bool) string {
 	if inMemory(s.Storage) {
 		text += ", overflow=" + s.Overflow.String() + ", ring=" + cli.FormatSize(s.RingBytes)
 	}
+	text += durableText(s)
 	if all || s.MaxBatchBytes != codec.DefaultMaxBatchBytes {
 		text += ", max-batch=" + cli.FormatSize(uint64(s.MaxBatchBytes))
 	}
@@ -179,10 +176,24 @@ func settingsText(s client.TopicSettings, all bool) string {
 
 // settingsPlain are a topic's settings for scripts, a field each.
 func settingsPlain(s client.TopicSettings) []string {
-	return []string{
+	fields := []string{
 		"storage=" + s.Storage.String(), fmt.Sprintf("partitions=%d", s.Partitions), "overflow=" + s.Overflow.String(),
 		fmt.Sprintf("ring_bytes=%d", s.RingBytes), fmt.Sprintf("max_batch_bytes=%d", s.MaxBatchBytes),
 	}
+	if d := durableOf(s); d != nil {
+		fields = append(fields, "sync="+d.Sync, fmt.Sprintf("segment_bytes=%d", d.SegmentBytes))
+		for _, r := range []struct {
+			name string
+			v    *uint64
+		}{{"retention_bytes", d.RetentionBytes}, {"retention_millis", d.RetentionMillis}} {
+			text := noRetention
+			if r.v != nil {
+				text = strconv.FormatUint(*r.v, 10)
+			}
+			fields = append(fields, r.name+"="+text)
+		}
+	}
+	return fields
 }
 
 type createdJSON struct {
@@ -199,11 +210,34 @@ type settingsJSON struct {
 	Overflow      string `json:"overflow"`
 	RingBytes     uint64 `json:"ring_bytes"`
 	MaxBatchBytes uint32 `json:"max_batch_bytes"`
+	*durableJSON
+}
+
+// durableJSON are the settings of a topic that is stored in files.
+type durableJSON struct {
+	Sync            string  `json:"sync"`
+	RetentionBytes  *uint64 `json:"retention_bytes"`  // null: all is kept
+	RetentionMillis *uint64 `json:"retention_millis"` // null: for ever
+	SegmentBytes    uint64  `json:"segment_bytes"`
+}
+
+func durableOf(s client.TopicSettings) *durableJSON {
+	if !filed(s.Storage) {
+		return nil
+	}
+	d := &durableJSON{Sync: syncText(s), SegmentBytes: s.SegmentBytes}
+	if s.RetentionBytes != codec.RetentionUnlimited {
+		d.RetentionBytes = &s.RetentionBytes
+	}
+	if s.RetentionMillis != codec.RetentionUnlimited {
+		d.RetentionMillis = &s.RetentionMillis
+	}
+	return d
 }
 
 func settingsOf(s client.TopicSettings) settingsJSON {
 	return settingsJSON{
 		Storage: s.Storage.String(), Partitions: s.Partitions, Overflow: s.Overflow.String(),
-		RingBytes: s.RingBytes, MaxBatchBytes: s.MaxBatchBytes,
+		RingBytes: s.RingBytes, MaxBatchBytes: s.MaxBatchBytes, durableJSON: durableOf(s),
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -127,11 +129,31 @@ func (OS) Lock(name string) (io.Closer, error) {
 	if err != nil {
 		_ = f.Close() // nothing was written
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = &fs.PathError{Op: "lock", Path: name, Err: ErrLocked}
+			err = &fs.PathError{Op: "lock", Path: name, Err: &LockedError{PID: holder(name)}}
 		}
 		return nil, err
 	}
+	// For whoever finds it locked; the lock itself is the operating system's.
+	if f.Truncate(0) == nil {
+		_ = f.WriteAt([][]byte{[]byte(strconv.Itoa(os.Getpid()) + "\n")}, 0)
+	}
 	return f, nil
+}
+
+// holder is the process that a lock's file names; 0: none.
+func holder(name string) int {
+	f, err := open(name, unix.O_RDONLY)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var b [24]byte
+	n, _ := f.ReadAt(b[:], 0)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+	if err != nil || pid < 0 {
+		return 0
+	}
+	return pid
 }
 
 // do runs a system call on the open file, again while a signal interrupts it.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"strconv"
 )
 
 // FS is a file system. Errors wrap those of package io/fs and of package syscall, so that errors.Is(err, fs.ErrNotExist) and
@@ -79,6 +80,21 @@ var (
 	// ErrLocked says that another process, or another part of this one, holds the lock.
 	ErrLocked = errors.New("locked by another process")
 )
+
+// LockedError is ErrLocked with what is known of the holder.
+type LockedError struct {
+	PID int // of the process that holds the lock, as it sees itself; 0: not known
+}
+
+func (e *LockedError) Error() string {
+	if e.PID == 0 {
+		return ErrLocked.Error()
+	}
+	return "locked by process " + strconv.Itoa(e.PID)
+}
+
+// Is matches ErrLocked.
+func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
 // SyncError is the failure of a sync. After it nothing is known about the bytes that were to be synced, and trying again
 // proves nothing: the kernel may have marked them clean.
