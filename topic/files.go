@@ -48,6 +48,7 @@ type files struct {
 
 	mu       sync.Mutex // of ceilings
 	ceilings map[codec.TopicID][]codec.Offset
+	ends     map[codec.TopicID][]codec.Offset // of topics that were closed in order and not used since
 	asking   sync.WaitGroup
 
 	readErrors logLimit
@@ -83,7 +84,7 @@ func (r *Registry) OpenFiles(cfg FilesConfig) error {
 	if err != nil {
 		return err
 	}
-	f := &files{cfg: cfg, lock: lock, ceilings: map[codec.TopicID][]codec.Offset{}}
+	f := &files{cfg: cfg, lock: lock, ceilings: map[codec.TopicID][]codec.Offset{}, ends: map[codec.TopicID][]codec.Offset{}}
 	cat, report, err := catalogue.Open(cfg.FS, cfg.Dir, cfg.Log)
 	if err != nil {
 		_ = lock.Close()
@@ -121,7 +122,7 @@ func (r *Registry) load() error {
 		if e.Verifier != nil {
 			t.login = &login{user: e.User, verifier: e.Verifier}
 		}
-		f.ceilings[t.id] = e.Ceilings
+		f.ceilings[t.id], f.ends[t.id] = e.Ceilings, e.Ends
 		partitions := make([]*Partition, s.Partitions)
 		for k := range partitions {
 			partitions[k] = newPartition(t, k, s)
@@ -175,10 +176,12 @@ func (f *files) parallel(jobs []func() error, progress func(done, total int)) er
 // attach makes a partition stand where its topic was before: at the end of its log, and above every offset that may have been
 // given out.
 func (f *files) attach(p *Partition, s codec.TopicSettings) error {
-	var ceiling codec.Offset
+	var ceiling codec.Offset // where offsets go on
 	f.mu.Lock()
-	if list := f.ceilings[p.topic.id]; p.index < len(list) {
-		ceiling = list[p.index]
+	for _, list := range [][]codec.Offset{f.ceilings[p.topic.id], f.ends[p.topic.id]} {
+		if p.index < len(list) {
+			ceiling = list[p.index]
+		}
 	}
 	f.mu.Unlock()
 	p.files = f
@@ -238,17 +241,18 @@ func (f *files) raise(p *Partition, to codec.Offset) error {
 	old := f.ceilings[p.topic.id]
 	list := make([]codec.Offset, max(len(old), p.index+1, len(p.topic.Partitions())))
 	copy(list, old)
-	list[p.index] = to
-	if err := f.put(p.topic, p.topic.Settings(), list); err != nil {
+	list[p.index] = max(list[p.index], to)
+	if err := f.put(p.topic, p.topic.Settings(), list, nil); err != nil {
 		return err
 	}
 	f.ceilings[p.topic.id] = list
+	delete(f.ends, p.topic.id)
 	return nil
 }
 
 // put writes a topic's entry. mu is held, or the topic is not in the registry yet.
-func (f *files) put(t *Topic, s codec.TopicSettings, ceilings []codec.Offset) error {
-	e := catalogue.Entry{Name: t.name, ID: t.id, Settings: s, CreatedMillis: t.created, Ceilings: ceilings}
+func (f *files) put(t *Topic, s codec.TopicSettings, ceilings, ends []codec.Offset) error {
+	e := catalogue.Entry{Name: t.name, ID: t.id, Settings: s, CreatedMillis: t.created, Ceilings: ceilings, Ends: ends}
 	if t.login != nil {
 		e.User, e.Verifier = t.login.user, t.login.verifier
 	}
@@ -310,28 +314,27 @@ func (f *files) closeTopic(t *Topic) error {
 	for _, p := range t.Partitions() {
 		if p.log != nil {
 			errs = append(errs, p.closeLog(codec.CodeDraining))
+		} else {
+			p.enter(time.Now().UnixMilli())
+			p.core.clear(codec.CodeDraining)
+			p.leave()
 		}
 	}
 	f.asking.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	old := f.ceilings[t.id]
-	exact := make([]codec.Offset, len(old))
-	same := true
-	for i, p := range t.Partitions() {
-		if i >= len(old) {
-			break
+	ceilings, ends := f.ceilings[t.id], f.ends[t.id]
+	if len(ceilings) > 0 && ends == nil {
+		ends = make([]codec.Offset, len(ceilings))
+		for i, p := range t.Partitions() {
+			p.mu.Lock()
+			ends[i] = min(p.core.next, ceilings[i])
+			if p.core.state == codec.PartitionPoisoned {
+				ends[i] = ceilings[i]
+			}
+			p.mu.Unlock()
 		}
-		p.mu.Lock()
-		exact[i] = p.core.next
-		if p.core.state == codec.PartitionPoisoned {
-			exact[i] = old[i]
-		}
-		p.mu.Unlock()
-		same = same && exact[i] == old[i]
-	}
-	if !same {
-		if err := f.put(t, t.Settings(), exact); err != nil {
+		if err := f.put(t, t.Settings(), ceilings, ends); err != nil {
 			errs = append(errs, fmt.Errorf("topic %s: write down where its offsets go on: %w", t.name, err))
 		}
 	}
@@ -342,7 +345,23 @@ func (f *files) closeTopic(t *Topic) error {
 func (f *files) putSettings(t *Topic, s codec.TopicSettings) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.put(t, s, f.ceilings[t.id])
+	ceilings, ends := f.ceilings[t.id], f.ends[t.id]
+	for n := len(ceilings); n > 0 && n < int(s.Partitions); n++ {
+		ceilings = append(slices.Clip(ceilings), 0)
+		if ends != nil {
+			ends = append(slices.Clip(ends), 0)
+		}
+	}
+	if err := f.put(t, s, ceilings, ends); err != nil {
+		return err
+	}
+	if ceilings != nil {
+		f.ceilings[t.id] = ceilings
+	}
+	if ends != nil {
+		f.ends[t.id] = ends
+	}
+	return nil
 }
 
 // delete removes all that is stored of a topic that is not served any more.
@@ -361,6 +380,7 @@ func (f *files) forget(t *Topic) error {
 	defer f.mu.Unlock()
 	t.gone = true
 	delete(f.ceilings, t.id)
+	delete(f.ends, t.id)
 	return f.catalogue.Delete(t.id)
 }
 

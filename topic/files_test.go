@@ -75,8 +75,21 @@ func (s *waitSink) Flush() { s.cond.Broadcast() }
 // await waits until done, which is called with the lock held.
 func (s *waitSink) await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	late := time.AfterFunc(20*time.Second, func() { s.cond.Broadcast() })
-	defer late.Stop()
+	// Not everything that is waited for is told to the sink.
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				s.cond.Broadcast()
+			case <-stop:
+				return
+			}
+		}
+	}()
 	deadline := time.Now().Add(20 * time.Second)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,11 +132,15 @@ func (f *feeder) reopen() {
 func (f *feeder) publish(batches, records, size int) {
 	for range batches {
 		f.d.lastN++
-		list := published(f.d.pool, f.next, sealedBatch(nil, f.d.lastN, records, size))
-		f.next++
-		f.sent++
-		f.part.Publish(&f.Publisher, f.epoch, list, time.Now().UnixMilli())
+		f.send(sealedBatch(nil, f.d.lastN, records, size))
 	}
+}
+
+func (f *feeder) send(batch []byte) {
+	list := published(f.d.pool, f.next, batch)
+	f.next++
+	f.sent++
+	f.part.Publish(&f.Publisher, f.epoch, list, time.Now().UnixMilli())
 }
 
 // settled waits until everything was answered, and returns the answers since the last time.
@@ -370,4 +387,291 @@ func TestDiskFaults(t *testing.T) {
 			t.Errorf("%d bytes of slabs are in use at the end", n)
 		}
 	})
+}
+
+// Offsets of what is visible before it is durable are never given out again, whatever a power cut takes; the jump is a gap.
+func TestOffsetsAfterACrash(t *testing.T) {
+	for _, s := range []codec.TopicSettings{
+		{Storage: codec.StorageQueue},
+		{Storage: codec.StorageDirect},
+		{Storage: codec.StorageFile, Sync: codec.SyncOS},
+		{Storage: codec.StorageFile, Sync: codec.SyncInterval, SyncMillis: 60_000},
+		{Storage: codec.StorageQueueFile, SyncMillis: 60_000},
+	} {
+		t.Run(s.Storage.String()+" "+s.Sync.String(), func(t *testing.T) {
+			mem := vfs.NewMem()
+			d := openDisk(t, mem)
+			p := mustCreate(t, d.r, "t", s).Partitions()[0]
+			f := d.feeder(p, codec.LevelDefault)
+			if f.level != codec.LevelAppended {
+				t.Fatalf("the default level is %s", f.level)
+			}
+			f.publish(10, 10, 1000)
+			given := f.confirmed()[9].Base + 10
+			if p.Info().High != given {
+				t.Fatalf("high is %d, %d were confirmed", p.Info().High, given)
+			}
+			cut := mem.CrashClone(vfs.Nothing, 1)
+			f.Close()
+			d.close()
+
+			d = openDisk(t, cut)
+			topic, err := d.r.Get("t")
+			if err != nil {
+				t.Fatal(err)
+			}
+			p = topic.Partitions()[0]
+			f = d.feeder(p, codec.LevelDefault)
+			f.publish(1, 1, 1000)
+			base := f.confirmed()[0].Base
+			if base < given {
+				t.Errorf("after a power cut offset %d is given out again, %d was the end", base, given)
+			}
+			if s.Storage != codec.StorageDirect {
+				list := d.read(p, "", 0, base+1, 1<<20)
+				if n := whole(t, list, 0, base+1); list[0].reason == 0 && n == base+1 {
+					t.Errorf("no gap is told: %v", list)
+				}
+				for _, s := range list {
+					if s.reason != 0 && s.reason != codec.GapDeclared {
+						t.Errorf("the gap's reason is %s", s.reason)
+					}
+				}
+			}
+			f.Close()
+			d.close()
+
+			// Closed in order, offsets go on where they were.
+			d = openDisk(t, cut)
+			if topic, err = d.r.Get("t"); err != nil {
+				t.Fatal(err)
+			}
+			f = d.feeder(topic.Partitions()[0], codec.LevelDefault)
+			f.publish(1, 1, 1000)
+			if next := f.confirmed()[0].Base; next != base+1 {
+				t.Errorf("after an orderly end offset %d follows %d", next, base)
+			}
+			f.Close()
+			d.close()
+		})
+	}
+}
+
+// An idempotent producer's batches are stored once, whatever is sent again: at once, after a restart, and after a power cut that
+// took what was not durable.
+func TestIdempotentAcrossRestarts(t *testing.T) {
+	for _, storage := range []codec.Storage{codec.StorageFile, codec.StorageQueue} {
+		t.Run(storage.String(), func(t *testing.T) {
+			mem := vfs.NewMem()
+			d := openDisk(t, mem)
+			s := codec.TopicSettings{Storage: storage}
+			if storage == codec.StorageFile {
+				s.SegmentBytes = MinSegmentBytes
+			}
+			p := mustCreate(t, d.r, "t", s).Partitions()[0]
+			f := d.feeder(p, codec.LevelDefault)
+			send := func(first int32, records int) {
+				var w codec.BatchBuilder
+				w.Reset(nil, codec.MaxSlabBytes)
+				for range records {
+					w.AddValue(1, make([]byte, 2000))
+				}
+				f.send(w.Finish(codec.BatchMeta{ProducerID: 7, BaseSequence: first}))
+			}
+			bases := map[int32]codec.Offset{}
+			for i := range int32(50) {
+				send(10*i, 10)
+				bases[10*i] = f.confirmed()[0].Base
+			}
+			again := func(firsts ...int32) {
+				t.Helper()
+				for _, first := range firsts {
+					send(first, 10)
+					if got := f.confirmed()[0].Base; got != bases[first] {
+						t.Errorf("sequence %d is at %d, sent again at %d", first, bases[first], got)
+					}
+				}
+			}
+			again(490, 450, 470)
+			send(600, 10)
+			if r := f.settled(); r[0].Code != codec.CodeOutOfOrder {
+				t.Errorf("a gap in the sequence: %s", r[0].Code)
+			}
+			f.reopen()
+			again(490)
+			f.Close()
+			if storage != codec.StorageFile {
+				d.close()
+				return
+			}
+			cut := mem.CrashClone(vfs.Nothing, 1)
+			d.close()
+			for name, fsys := range map[string]*vfs.Mem{"closed": mem, "power cut": cut} {
+				d = openDisk(t, fsys)
+				topic, err := d.r.Get("t")
+				if err != nil {
+					t.Fatal(err)
+				}
+				p = topic.Partitions()[0]
+				f = d.feeder(p, codec.LevelDefault)
+				again(490, 450)
+				send(500, 10)
+				if r := f.confirmed(); r[0].Base != 500 {
+					t.Errorf("%s: the next batch is at %d", name, r[0].Base)
+				}
+				if n := whole(t, d.read(p, "", 0, 510, 1<<20), 0, 510); n != 510 {
+					t.Errorf("%s: %d records", name, n)
+				}
+				f.Close()
+				d.close()
+			}
+		})
+	}
+}
+
+// What retention and a purge have removed is told as a gap with its reason; a deleted topic is gone, and its name is free.
+func TestWhatIsRemoved(t *testing.T) {
+	d := openDisk(t, vfs.NewMem())
+	s := fileTopic(1)
+	s.SegmentBytes, s.RetentionBytes, s.RingBytes = MinSegmentBytes, 200<<10, 160<<10
+	p := mustCreate(t, d.r, "t", s).Partitions()[0]
+	f := d.feeder(p, codec.LevelDefault)
+	f.publish(200, 1, 10<<10)
+	f.confirmed()
+	d.sink.await(t, "retention", func() bool {
+		p.Tick(0, time.Now().UnixMilli())
+		return p.Info().Start > 0
+	})
+	list := d.read(p, "", 0, 200, 1<<20)
+	whole(t, list, 0, 200)
+	if list[0].reason != codec.GapExpired {
+		t.Errorf("the first that is read is %+v", list[0])
+	}
+	n, err := p.Purge(time.Now().UnixMilli())
+	if i := p.Info(); err != nil || n == 0 || i.Start != 200 || i.High != 200 {
+		t.Errorf("purged %d, %v: %+v", n, err, i)
+	}
+	f.publish(1, 1, 100)
+	f.confirmed()
+	if list := d.read(p, "", 0, 201, 1<<20); list[0].reason != codec.GapPurged || whole(t, list, 0, 201) != 1 {
+		t.Errorf("after a purge: %+v", list)
+	}
+	if err := d.r.Delete("t", time.Now().UnixMilli()); err != nil {
+		t.Fatal(err)
+	}
+	f.publish(1, 1, 100)
+	if r := f.settled(); r[0].Code != codec.CodeTopicDeleted {
+		t.Errorf("published to a deleted topic: %s", r[0].Code)
+	}
+	f.Close()
+	if i := mustCreate(t, d.r, "t", s).Partitions()[0].Info(); i.High != 0 || i.JournalBytes != 0 {
+		t.Errorf("made anew: %+v", i)
+	}
+	d.close()
+}
+
+// A place in the files that cannot be read is told as a gap of its own reason, and reading goes on behind it.
+func TestDamageIsTold(t *testing.T) {
+	mem := vfs.NewMem()
+	d := openDisk(t, mem)
+	topic := mustCreate(t, d.r, "t", fileTopic(1))
+	f := d.feeder(topic.Partitions()[0], codec.LevelDefault)
+	f.publish(100, 1, 20<<10)
+	f.confirmed()
+	f.Close()
+	dir := d.r.files.catalogue.PartitionDir(topic.ID(), 0)
+	d.close()
+	file, err := mem.Open(dir + "/00000000000000000000.seg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := file.WriteAt([][]byte{[]byte("damage")}, 300<<10); err != nil {
+		t.Fatal(err)
+	}
+	_ = file.Close()
+	d = openDisk(t, mem)
+	if topic, err = d.r.Get("t"); err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	list := d.read(topic.Partitions()[0], "", 0, 100, 1<<20)
+	n := whole(t, list, 0, 100)
+	for _, s := range list {
+		if s.reason == codec.GapDamaged {
+			damaged++
+		}
+	}
+	if damaged != 1 || n < 50 || n == 100 {
+		t.Errorf("%d gaps, %d records: %+v", damaged, n, list)
+	}
+	d.close()
+}
+
+// Under queue_file records are confirmed before they are on the disk, up to a bound; a disk that has no room holds nothing up before
+// that, and gets everything once it has.
+func TestWriteBehind(t *testing.T) {
+	mem := vfs.NewMem()
+	d := openDisk(t, mem)
+	topic := mustCreate(t, d.r, "t", codec.TopicSettings{
+		Storage: codec.StorageQueueFile, RingBytes: 256 << 10, MaxBatchBytes: 64 << 10, Overflow: codec.OverflowReject, SyncMillis: 5,
+	})
+	p := topic.Partitions()[0]
+	f := d.feeder(p, codec.LevelDefault)
+	f.publish(1, 1, 10<<10)
+	f.confirmed()
+	d.sink.await(t, "durable", func() bool { return p.Info().Durable == 1 })
+	mem.SetLimit(mem.Used())
+	f.publish(30, 1, 10<<10) // more than the ring holds
+	good, refused := 1, 0
+	for _, r := range f.settled() {
+		if r.Code == codec.CodeNone {
+			good++
+		} else {
+			refused++
+		}
+	}
+	if good < 20 || refused == 0 {
+		t.Errorf("%d confirmed, %d refused", good, refused)
+	}
+	mem.SetLimit(0)
+	d.sink.await(t, "everything to be on the disk", func() bool {
+		p.Tick(0, time.Now().UnixMilli())
+		return p.Info().Durable == codec.Offset(good)
+	})
+	f.Close()
+	d.close()
+	d = openDisk(t, mem)
+	topic, err := d.r.Get("t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := whole(t, d.read(topic.Partitions()[0], "", 0, codec.Offset(good), 1<<20), 0, codec.Offset(good)); n != codec.Offset(good) {
+		t.Errorf("%d of %d records", n, good)
+	}
+	d.close()
+}
+
+// A time is found, in memory and in files, by the time of the records.
+func TestSince(t *testing.T) {
+	for _, s := range []codec.TopicSettings{{Storage: codec.StorageQueue}, fileTopic(1)} {
+		d := openDisk(t, vfs.NewMem())
+		p := mustCreate(t, d.r, "t", s).Partitions()[0]
+		f := d.feeder(p, codec.LevelDefault)
+		f.publish(100, 10, 8<<10) // the time of batch i is i, from 1 on
+		f.confirmed()
+		for millis, want := range map[int64]codec.Offset{0: 0, 1: 0, 2: 10, 50: 490, 100: 990, 101: 1000} {
+			got := make(chan codec.Offset, 1)
+			p.Since(millis, func(begin codec.Offset, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+				got <- begin
+			})
+			if begin := <-got; begin != want {
+				t.Errorf("%s: time %d begins at %d, want %d", s.Storage, millis, begin, want)
+			}
+		}
+		f.Close()
+		d.close()
+	}
 }

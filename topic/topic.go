@@ -101,7 +101,7 @@ func (t *Topic) begin(s codec.TopicSettings) error {
 		panic(fmt.Sprintf("BUG: crypto/rand failed: %v", err)) // documented never to happen
 	}
 	if t.files != nil {
-		if err := t.files.put(t, s, nil); err != nil {
+		if err := t.files.put(t, s, nil, nil); err != nil {
 			return diskError("create topic "+t.name, err)
 		}
 	}

@@ -232,6 +232,7 @@ func (a *aside) merged(name string, s codec.TopicSettings) Entry {
 	var e Entry
 	if a.known {
 		e = a.entry.clone()
+		e.Ends = nil
 	}
 	e.Name, e.ID = name, a.ID
 	if s.Partitions == 0 {

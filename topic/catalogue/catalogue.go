@@ -300,6 +300,7 @@ func (c *Catalogue) loadEntry(t *loadedTopic, dir string) error {
 		for i := range old.Ceilings {
 			old.Ceilings[i] += CeilingJump
 		}
+		old.Ends = nil // they held until the entry that is lost
 		t.entry, t.known, t.fellBack = old, true, reason.Error()
 		return nil
 	}
@@ -341,6 +342,7 @@ func (c *Catalogue) growTo(t *loadedTopic, dir string, n uint32) error {
 	}
 	t.grown = true
 	t.entry.Settings.Partitions = n + 1
+	t.entry.Ends = nil
 	if len(t.entry.Ceilings) > 0 {
 		t.entry.Ceilings = raised(t.entry.Ceilings, int(n)+1)
 	}

@@ -44,10 +44,14 @@ type Entry struct {
 	// Ceilings has one offset for each partition, or is empty. Offsets below it may have been given out before the records were
 	// durable, so the partition goes on from there after a restart.
 	Ceilings []codec.Offset
+
+	// Ends has the offset at which each partition goes on instead, at or below its ceiling, or is empty: the broker was closed in
+	// order. An entry without them has to be Put before any offset at or above one is given out.
+	Ends []codec.Offset
 }
 
 func (e Entry) clone() Entry {
-	e.Ceilings = slices.Clone(e.Ceilings)
+	e.Ceilings, e.Ends = slices.Clone(e.Ceilings), slices.Clone(e.Ends)
 	if e.Verifier != nil {
 		v := e.Verifier.clone()
 		e.Verifier = &v
@@ -68,6 +72,14 @@ func (e *Entry) check() error {
 		return fmt.Errorf("the user %q is not a text of at most %d bytes", clip(e.User), maxUserBytes)
 	case len(e.Ceilings) != 0 && len(e.Ceilings) != int(e.Settings.Partitions):
 		return fmt.Errorf("%d ceilings for %d partitions", len(e.Ceilings), e.Settings.Partitions)
+	}
+	if len(e.Ends) != 0 && len(e.Ends) != len(e.Ceilings) {
+		return fmt.Errorf("%d ends with %d ceilings", len(e.Ends), len(e.Ceilings))
+	}
+	for i, end := range e.Ends {
+		if end < 0 || end > e.Ceilings[i] {
+			return fmt.Errorf("the end %d of partition %d is outside of 0 to its ceiling %d", end, i, e.Ceilings[i])
+		}
 	}
 	for i, c := range e.Ceilings {
 		if c < 0 {
@@ -102,6 +114,7 @@ type entryFile struct {
 	User          string         `json:"user,omitempty"`
 	Verifier      *Verifier      `json:"verifier,omitempty"`
 	Ceilings      []codec.Offset `json:"ceilings,omitempty"`
+	Ends          []codec.Offset `json:"ends,omitempty"`
 }
 
 // settingsFile is a codec.TopicSettings as JSON: a new setting is a field here and a line in each of the three functions below.
@@ -275,7 +288,7 @@ func appendEntry(dst []byte, e *Entry) ([]byte, error) {
 	}
 	return appendFile(dst, entryMagic, entryFile{
 		Name: e.Name, ID: hex.EncodeToString(e.ID[:]), Settings: settingsToFile(e.Settings), CreatedMillis: e.CreatedMillis,
-		User: e.User, Verifier: e.Verifier, Ceilings: e.Ceilings,
+		User: e.User, Verifier: e.Verifier, Ceilings: e.Ceilings, Ends: e.Ends,
 	})
 }
 
@@ -297,7 +310,10 @@ func parseEntry(b []byte) (e Entry, err error) {
 	if err != nil {
 		return e, strange("%v", err)
 	}
-	e = Entry{Name: f.Name, ID: id, Settings: s, CreatedMillis: f.CreatedMillis, User: f.User, Verifier: f.Verifier, Ceilings: f.Ceilings}
+	e = Entry{Name: f.Name, ID: id, Settings: s, CreatedMillis: f.CreatedMillis, User: f.User, Verifier: f.Verifier, Ceilings: f.Ceilings, Ends: f.Ends}
+	if len(e.Ends) == 0 {
+		e.Ends = nil
+	}
 	if len(e.Ceilings) == 0 {
 		e.Ceilings = nil
 	}
