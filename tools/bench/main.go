@@ -348,7 +348,7 @@ func newCrowdRoleCommands(stdout, stderr io.Writer) []*cobra.Command {
 	producers.Flags().StringVar(&addr, "to", "", "address of the broker")
 	producers.Flags().IntVar(&clients, "clients", 1, "number of producers")
 	producers.Flags().IntVar(&size, "size", 0, "payload size in bytes")
-	producers.Flags().Int64Var(&messages, "messages", 0, "messages of each producer")
+	producers.Flags().Int64Var(&messages, "messages", 0, "messages of all together")
 	producers.Flags().StringVar(&spread, "spread", spreadOwn, "own or turn")
 	consumers := &cobra.Command{
 		Use: roleCrowdConsumers, Hidden: true,
