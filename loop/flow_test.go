@@ -65,7 +65,6 @@ func TestSubscribe(t *testing.T) {
 			{codec.CodeOffsetOutOfRange, codec.Subscribe{Topic: "orders", From: codec.FromOffset, Value: 17}},
 			{codec.CodeOffsetOutOfRange, codec.Subscribe{Topic: "orders", From: codec.FromOffset, Value: 1<<64 - 1}},
 			{codec.CodeOffsetOutOfRange, codec.Subscribe{Topic: "orders", From: codec.FromOffset, Value: 1 << 63}},
-			{codec.CodeNotYet, codec.Subscribe{Topic: "orders", From: codec.FromTime, Value: 1}},
 			{codec.CodeInvalidSetting, codec.Subscribe{Topic: "orders", From: 5}},
 			{codec.CodeInvalidSetting, codec.Subscribe{Topic: "orders", Kind: 3}},
 			{codec.CodeInvalidSetting, codec.Subscribe{Topic: "orders", CreditBytes: 64<<20 + 1}},
