@@ -76,7 +76,7 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 	f := root.Flags()
 	f.SortFlags = false
 	f.IntSliceVar(&o.Sizes, "sizes", []int{100, 256, 512, 1024}, "payload sizes in bytes")
-	f.StringSliceVar(&o.Storages, "storage", []string{"queue"}, "storages: queue, file")
+	f.StringSliceVar(&o.Storages, "storage", []string{"queue"}, "storages: queue, direct, file, queue_file")
 	f.Int64Var(&o.Messages, "messages", 0,
 		"messages of a run, over all partitions and producers (default: about five seconds' worth)")
 	f.IntVar(&o.Partitions, "partitions", 1, "partitions of each topic")
@@ -196,7 +196,7 @@ func newDemoCommand(stdout, stderr io.Writer) *cobra.Command {
 	var o sweepOptions
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Ten million messages from a producer through the broker to a consumer, with their figures",
+		Short: "Ten million messages from a producer through the broker to a consumer, in memory and on disk, with their figures",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := o.validateCommon()
 			if err == nil && o.Messages < 1 {

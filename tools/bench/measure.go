@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -45,6 +46,8 @@ type runResult struct {
 	MsgsPerSec  float64 `json:"msgs_per_sec"`
 	BytesPerSec float64 `json:"bytes_per_sec"`
 	MBPerSec    float64 `json:"mb_per_sec"`
+
+	JournalBytes int64 `json:"journal_bytes,omitempty"` // of storages in files: the batches that all topics were given
 
 	Latency loadgen.Latency `json:"latency_us"`        // of several consumers, the worst of each figure
 	LateNS  int64           `json:"late_ns,omitempty"` // the most that a producer left a message behind its schedule
@@ -163,6 +166,11 @@ func measureLightQ(ctx context.Context, p programs, w workload) (res *runResult,
 		}
 		res.consumers = append(res.consumers, s)
 	}
+	if inFiles(w.Storage) {
+		if res.JournalBytes, err = journalBytes(ctx, p, g, addr, topics); err != nil {
+			return nil, err
+		}
+	}
 	if err := g.stop(broker); err != nil {
 		return nil, err
 	}
@@ -174,6 +182,33 @@ func measureLightQ(ctx context.Context, p programs, w workload) (res *runResult,
 		return nil, err
 	}
 	return res, nil
+}
+
+// journalBytes asks how many bytes of batches the topics were given.
+func journalBytes(ctx context.Context, p programs, g *group, addr string, topics []string) (n int64, err error) {
+	for _, topic := range topics {
+		d, err := g.start(command{
+			name: programTopic, path: p.path(programTopic), args: []string{"describe", "-t", topic, "-b", addr, "--output", "json"},
+		})
+		if err != nil {
+			return 0, err
+		}
+		if err := g.wait(ctx, d); err != nil {
+			return 0, err
+		}
+		var answer struct {
+			Partitions []struct {
+				BytesIn int64 `json:"bytes_in"`
+			} `json:"partitions"`
+		}
+		if err := json.Unmarshal([]byte(d.stdout.text()), &answer); err != nil {
+			return 0, fmt.Errorf("describe topic %s: %w", topic, err)
+		}
+		for _, part := range answer.Partitions {
+			n += part.BytesIn
+		}
+	}
+	return n, nil
 }
 
 // isCheckFailure tells a program that found its counts wrong, and printed them, from one that broke.

@@ -30,8 +30,9 @@ type report struct {
 // row is one size on one storage.
 type row struct {
 	workload
-	NotBuilt    bool          `json:"not_built,omitempty"` // the programs say that this storage is not built yet
-	Relay       relaySummary  `json:"relay"`               // from the runs of this row
+	NotBuilt    bool          `json:"not_built,omitempty"`    // the programs say that this storage is not built yet
+	Relay       relaySummary  `json:"relay"`                  // from the runs of this row
+	DiskSamples []diskSample  `json:"disk_samples,omitempty"` // of storages in files: the disk's limit, from right before each run
 	Runs        []runResult   `json:"runs"`
 	LatencyRuns []runResult   `json:"latency_runs,omitempty"`
 	Median      medianFigures `json:"median"`
@@ -45,6 +46,9 @@ type medianFigures struct {
 	BytesPerSec float64         `json:"bytes_per_sec"`
 	MBPerSec    float64         `json:"mb_per_sec"`
 	Ratio       float64         `json:"ratio"`
+	JournalRate float64         `json:"journal_bytes_per_sec"` // of storages in files
+	Disk        diskSample      `json:"disk"`
+	DiskRatio   float64         `json:"disk_ratio"` // journal bytes/s over the disk's
 	Producer    roleFigures     `json:"producer"`
 	Broker      roleFigures     `json:"broker"`
 	Consumer    roleFigures     `json:"consumer"`
@@ -87,6 +91,9 @@ func (r *row) summarize() {
 	m.BytesPerSec = medianOf(r.Runs, func(x runResult) float64 { return x.BytesPerSec })
 	m.MBPerSec = m.BytesPerSec / cli.MB
 	m.Ratio = ratio(m.BytesPerSec, r.Relay.BytesPerSec)
+	m.JournalRate = medianOf(r.Runs, func(x runResult) float64 { return ratio(float64(x.JournalBytes), x.Seconds) })
+	m.Disk = diskFigures(r.DiskSamples)
+	m.DiskRatio = ratio(m.JournalRate, m.Disk.BytesPerSec)
 	role := func(of func(runResult) roleFigures) roleFigures {
 		return roleFigures{
 			CPUSecondsPerMillion: medianOf(r.Runs, func(x runResult) float64 { return of(x).CPUSecondsPerMillion }),
@@ -215,6 +222,13 @@ func (rep *report) writeTable(out io.Writer) error {
 	b.WriteString("MB/s (2^20 B) is payload received; relay is the machine's limit in MB/s from the runs between; ratio is one\n" +
 		"over the other. CPU is seconds for each million messages, mem the peak in MB, of each process.\n")
 	b.WriteString(relayLine(rep.Relay))
+	for _, r := range rep.Rows {
+		if len(r.DiskSamples) > 0 && len(r.Runs) > 0 {
+			fmt.Fprintf(&b, "%d B, %s: %s MB/s of journal, the disk's limit is %s MB/s (1 MiB appended and synced at a time): ratio %s; 4 KiB takes it %s µs (p50)\n",
+				r.Size, r.Storage, fixed(r.Median.JournalRate/cli.MB, 1), fixed(r.Median.Disk.BytesPerSec/cli.MB, 1), fixed(r.Median.DiskRatio, 2),
+				grouped(r.Median.Disk.SmallP50))
+		}
+	}
 	if err := rep.writeLatency(&b); err != nil {
 		return err
 	}
@@ -316,6 +330,33 @@ func (rep *relayReport) writeTable(out io.Writer) error {
 	fmt.Fprintf(&b, "machine: %v\n", rep.Machine)
 	if _, err := io.WriteString(out, b.String()); err != nil {
 		return fmt.Errorf("write table: %w", err)
+	}
+	return nil
+}
+
+// writeDurableDemo writes the durable half of the demo.
+func writeDurableDemo(out io.Writer, w workload, res *runResult, disk diskSample) error {
+	var b strings.Builder
+	for _, s := range res.producers {
+		fmt.Fprintf(&b, "\n%s, durable: ", s.Program)
+		s.Text(&b, time.Local)
+	}
+	for _, s := range res.consumers {
+		for i := range s.Partitions {
+			s.Partitions[i].FromStart = len(res.Problems) == 0
+		}
+		fmt.Fprintf(&b, "\n%s, durable: ", s.Program)
+		s.Text(&b, time.Local)
+	}
+	journal := ratio(float64(res.JournalBytes), res.Seconds)
+	fmt.Fprintf(&b, "\ndisk limit:  %s MB/s (1 MiB appended and synced at a time), median\n", fixed(disk.BytesPerSec/cli.MB, 1))
+	fmt.Fprintf(&b, "lightq:      %s MB/s of journal, %s msg/s of %d B, all confirmed on stable storage: %s of the limit\n",
+		fixed(journal/cli.MB, 1), grouped(res.MsgsPerSec), w.Size, fixed(ratio(journal, disk.BytesPerSec), 2))
+	for _, p := range res.Problems {
+		fmt.Fprintf(&b, "WRONG: %s\n", p)
+	}
+	if _, err := io.WriteString(out, b.String()); err != nil {
+		return fmt.Errorf("write summary: %w", err)
 	}
 	return nil
 }

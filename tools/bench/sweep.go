@@ -145,6 +145,13 @@ func (b *bench) measureRow(ctx context.Context, o sweepOptions, storage string, 
 		if err != nil {
 			return err
 		}
+		if inFiles(storage) {
+			sample, err := b.disk(ctx, time.Duration(o.Timeout), o.relay())
+			if err != nil {
+				return err
+			}
+			r.DiskSamples = append(r.DiskSamples, sample)
+		}
 		res, err := b.lightq(ctx, time.Duration(o.Timeout), w)
 		if err != nil {
 			return err
@@ -188,9 +195,39 @@ func isNotBuilt(err error) bool {
 	return errors.As(err, &pe) && pe.code == int(cli.ExitNotYet)
 }
 
-// demo sends messages of 100 B through a transient topic and prints what producer and consumer report of it, and the
-// relay's figures from just before and after.
+// demo sends messages of 100 B through a transient topic, and then through a durable one, and prints what producer and consumer
+// report of it, with the machine's own limits.
 func (b *bench) demo(ctx context.Context, o sweepOptions, stdout io.Writer) error {
+	return errors.Join(b.demoTransient(ctx, o, stdout), b.demoDurable(ctx, o, stdout))
+}
+
+// demoDurable measures the disk just before and after.
+func (b *bench) demoDurable(ctx context.Context, o sweepOptions, stdout io.Writer) error {
+	w := workload{Size: 100, Storage: "file", Partitions: 1, Producers: 1, Consumers: 1, Messages: o.Messages}
+	b.say("%s messages of %d B through a durable topic, each confirmed when it is on stable storage …", grouped(float64(w.Messages)), w.Size)
+	before, err := b.disk(ctx, time.Duration(o.Timeout), o.relay())
+	if err != nil {
+		return err
+	}
+	res, err := b.lightq(ctx, time.Duration(o.Timeout), w)
+	if err != nil {
+		return err
+	}
+	after, err := b.disk(ctx, time.Duration(o.Timeout), o.relay())
+	if err != nil {
+		return err
+	}
+	if err := writeDurableDemo(stdout, w, res, diskFigures([]diskSample{before, after})); err != nil {
+		return err
+	}
+	if len(res.Problems) > 0 {
+		return errCounts
+	}
+	return nil
+}
+
+// demoTransient measures the relay just before and after.
+func (b *bench) demoTransient(ctx context.Context, o sweepOptions, stdout io.Writer) error {
 	w := workload{Size: 100, Storage: "queue", Partitions: 1, Producers: 1, Consumers: 1, Messages: o.Messages}
 	b.say("%s messages of %d B through a transient topic: broker, producer, consumer …", grouped(float64(w.Messages)), w.Size)
 	samples, err := b.relays(ctx, time.Duration(o.Timeout), o.relay())
