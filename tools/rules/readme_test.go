@@ -101,7 +101,7 @@ exec "$BUILT/`+client+`" "$@" -b "$address"
 	cmd := exec.CommandContext(ctx, bash, "-euo", "pipefail", "-c",
 		strings.ReplaceAll(commands, readmeMessages, testMessages)+"kill %1\nwait %1 # 0: it has drained\n")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "BUILT="+built)
+	cmd.Env = append(os.Environ(), "BUILT="+built, "XDG_STATE_HOME="+t.TempDir(), "LIGHTQ_DATA_DIR=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that all of it can be ended together
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
