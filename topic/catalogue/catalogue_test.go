@@ -84,6 +84,9 @@ func TestRefusals(t *testing.T) {
 		"fewer partitions":    func(e *Entry) { e.Settings.Partitions, e.Ceilings = 1, e.Ceilings[:1] },
 		"a lower ceiling":     func(e *Entry) { e.Ceilings[1]-- },
 		"no ceilings":         func(e *Entry) { e.Ceilings = nil },
+		"a negative ceiling":  func(e *Entry) { e.ID, e.Name, e.Ceilings[1] = testID(9), "z", -1 },
+		"an end too few":      func(e *Entry) { e.Ends = []codec.Offset{0} },
+		"an end above":        func(e *Entry) { e.Ends = []codec.Offset{0, 1001} },
 		"the name of another": func(e *Entry) { e.ID = testID(9) },
 		"no id":               func(e *Entry) { e.ID = codec.TopicID{} },
 		"no name":             func(e *Entry) { e.ID, e.Name = testID(9), "" },
@@ -291,6 +294,59 @@ func TestF11DamagedProducerIDs(t *testing.T) {
 		given = before
 		c, _ := mustOpen(t, mem)
 		reserve(c, 1)
+	}
+}
+
+// Where a topic goes on after an orderly end holds until an entry says otherwise, and not for an entry that stands in for a lost one: that
+// other one may have come in between.
+func TestEnds(t *testing.T) {
+	mem := vfs.NewMem()
+	c, _ := mustOpen(t, mem)
+	e := testEntry(1, "a")
+	mustPut(t, c, e)
+	closed := e.clone()
+	closed.Ends = []codec.Offset{0, 400}
+	mustPut(t, c, closed)
+	name := path.Join(c.topicDir(e.ID), entryName)
+	lose := func() Entry {
+		t.Helper()
+		disk := mem.CrashClone(vfs.Nothing, 0)
+		write(t, disk, name, nil)
+		c, r := mustOpen(t, disk)
+		if r.FellBackCount != 1 {
+			t.Fatalf("report %+v", r)
+		}
+		return c.Entries()[0]
+	}
+	above := e.clone()
+	above.Ceilings = []codec.Offset{CeilingJump, CeilingJump + 1000}
+	if diff := cmp.Diff(above, lose()); diff != "" {
+		t.Errorf("without the entry of the orderly end (-want +got):\n%s", diff)
+	}
+	c, _ = mustOpen(t, mem)
+	if diff := cmp.Diff([]Entry{closed}, c.Entries()); diff != "" {
+		t.Errorf("after the orderly end (-want +got):\n%s", diff)
+	}
+	mustPut(t, c, e) // somebody publishes
+	if diff := cmp.Diff(above, lose()); diff != "" {
+		t.Errorf("without the entry that followed it (-want +got):\n%s", diff)
+	}
+	c, _ = mustOpen(t, mem)
+	if diff := cmp.Diff([]Entry{e}, c.Entries()); diff != "" {
+		t.Errorf("after that (-want +got):\n%s", diff)
+	}
+	mustPut(t, c, closed)
+	other := testEntry(2, "a")
+	file, err := appendEntry(nil, &other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, mem, path.Join(c.topicDir(other.ID), entryName), file)
+	c, _ = mustOpen(t, mem)
+	adopted, err := c.Adopt(e.ID, "b", codec.TopicSettings{})
+	e.Name = "b"
+	if diff := cmp.Diff(e, adopted); err != nil || diff != "" {
+		t.Errorf("adopted: %v (-want +got):\n%s", err, diff)
 	}
 }
 

@@ -25,7 +25,7 @@ func goldenEntry() Entry {
 			Sync: codec.SyncInterval, SyncMillis: 10, RetentionBytes: 1 << 40, RetentionMillis: codec.RetentionUnlimited, SegmentBytes: 128 << 20,
 		},
 		User: "ann", Verifier: newVerifier("pencil", []byte("0123456789abcdef"), 4096),
-		Ceilings: []codec.Offset{0, 1 << 20, 1<<62 + 1},
+		Ceilings: []codec.Offset{0, 1 << 20, 1<<62 + 1}, Ends: []codec.Offset{0, 77, 1<<62 + 1},
 	}
 }
 
@@ -105,6 +105,9 @@ func TestStrangeEntries(t *testing.T) {
 		"an id in capitals":       change(`"id": "4c51`, `"id": "4C51`),
 		"a negative ceiling":      change("1048576", "-1"),
 		"one ceiling too few":     change("1048576,", ""),
+		"an end too few":          change("    77,\n", ""),
+		"a negative end":          change("    77", "    -77"),
+		"an end above":            change("    77", "    1048577"),
 		"no name":                 change("orders.eu", ""),
 		"a long name":             change("orders.eu", strings.Repeat("n", 250)),
 		"no salt":                 change("MDEyMzQ1Njc4OWFiY2RlZg==", ""),
