@@ -85,7 +85,7 @@ func (r *Registry) OpenFiles(cfg FilesConfig) error {
 		return err
 	}
 	f := &files{cfg: cfg, lock: lock, ceilings: map[codec.TopicID][]codec.Offset{}, ends: map[codec.TopicID][]codec.Offset{}}
-	cat, report, err := catalogue.Open(cfg.FS, cfg.Dir, cfg.Log)
+	cat, _, err := catalogue.Open(cfg.FS, cfg.Dir, cfg.Log)
 	if err != nil {
 		_ = lock.Close()
 		return fmt.Errorf("open the catalogue of topics in %s: %w", cfg.Dir, err)
@@ -98,11 +98,6 @@ func (r *Registry) OpenFiles(cfg FilesConfig) error {
 	if err := r.load(); err != nil {
 		_ = r.Close()
 		return err
-	}
-	if report.SetAside > 0 {
-		for _, a := range cat.SetAside() {
-			cfg.Log.Error("topic set aside", "path", a.Path, "topic", a.Name, "reason", a.Reason)
-		}
 	}
 	return nil
 }
@@ -377,10 +372,10 @@ func (f *files) delete(t *Topic) error {
 // forget removes what is stored of a topic.
 func (f *files) forget(t *Topic) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	t.gone = true
 	delete(f.ceilings, t.id)
 	delete(f.ends, t.id)
+	f.mu.Unlock()
 	return f.catalogue.Delete(t.id)
 }
 
@@ -428,4 +423,43 @@ func (f *files) watchSpace() {
 	if near := free < 2*reserve; near != f.warned.Swap(near) && near && !full {
 		f.cfg.Log.Warn("the disk's free space comes near to its reserve", "path", f.cfg.Dir, "free_bytes", free, "reserve_bytes", reserve)
 	}
+}
+
+// Adopt gives a topic that is set aside in a data directory an entry of its own again, made from its files, under a name that
+// is free. Zero settings are what its files say, or the defaults. No broker may have the directory open. It returns the settings.
+func Adopt(fsys vfs.FS, dir string, log *slog.Logger, id codec.TopicID, name string, s codec.TopicSettings) (adopted codec.TopicSettings, err error) {
+	if err := CheckName(name); err != nil {
+		return s, err
+	}
+	lock, err := journal.LockDir(fsys, dir)
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	cat, _, err := catalogue.Open(fsys, dir, log)
+	if err != nil {
+		return s, err
+	}
+	e, err := cat.Adopt(id, name, s)
+	if err != nil {
+		return s, err
+	}
+	return complete(e.Settings)
+}
+
+// An Aside is a topic that is set aside.
+type Aside = catalogue.Aside
+
+// SetAside returns the topics of a data directory that are set aside. No broker may have it open.
+func SetAside(fsys vfs.FS, dir string, log *slog.Logger) (list []Aside, err error) {
+	lock, err := journal.LockDir(fsys, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	cat, _, err := catalogue.Open(fsys, dir, log)
+	if err != nil {
+		return nil, err
+	}
+	return cat.SetAside(), nil
 }

@@ -372,18 +372,26 @@ func (c *core) confirm() {
 // takeBack refuses what was appended at or above an offset and is not visible: the store does not have it, or, with
 // codec.CodeOutcomeUnknown, may have it.
 func (c *core) takeBack(from codec.Offset, code codec.Code) {
+	first := map[*Publisher]uint32{} // the epoch in which the first of a publisher's batches was met; the others stand behind it
 	for i := range c.awaiting {
 		q := &c.awaiting[i]
 		for range q.len() {
 			a := q.pop()
-			if a.end > from && a.Code == codec.CodeNone {
-				a.Base, a.Code = 0, code
-				if pub := a.Publisher; a.Epoch == pub.epoch {
-					if pub.refused {
-						a.Code = codec.CodeStaleEpoch
-					}
-					pub.refused = true
+			pub := a.Publisher
+			epoch, behind := first[pub]
+			behind = behind && epoch == a.Epoch
+			switch {
+			case a.end <= from && a.Code == codec.CodeNone: // it stays
+			case behind:
+				a.Base, a.Code = 0, codec.CodeStaleEpoch
+			default:
+				first[pub] = a.Epoch
+				if a.Code == codec.CodeNone {
+					a.Base, a.Code = 0, code
 				}
+			}
+			if a.Code != codec.CodeNone && a.Epoch == pub.epoch {
+				pub.refused = true
 			}
 			a.end = min(a.end, from)
 			q.push(a)

@@ -55,7 +55,7 @@ standard error.`,
 	var onServe brokerFlags
 	onServe.add(serve.Flags())
 	serve.RunE = func(cmd *cobra.Command, _ []string) error { return onServe.serve() }
-	root.AddCommand(serve, configCommand(), healthcheckCommand(), versionCommand(),
+	root.AddCommand(serve, configCommand(), healthcheckCommand(), versionCommand(), adoptCommand(),
 		cli.LaterVerb("debug", "profiles and bundles of a running broker"))
 	return root
 }

@@ -37,15 +37,13 @@ the same settings is no error; what is not given on the command line is not comp
 	createOn(root)
 	create := &cobra.Command{Use: "create", Short: "create a topic (as without a verb)", Example: "  lightq-topic create -t orders -n 4"}
 	createOn(create)
-	root.AddCommand(create, listCommand(), describeCommand(), alterCommand(), deleteCommand(), purgeCommand(), statsCommand())
+	root.AddCommand(create, listCommand(), describeCommand(), alterCommand(), deleteCommand(), purgeCommand(), statsCommand(), exportCommand(), importCommand())
 	for _, v := range [][2]string{
 		{"groups", "list consumer groups"},
 		{"lag", "how far groups are behind"},
 		{"peek", "look at records without consuming them"},
 		{"redrive", "put dead letters back"},
 		{"group-reset", "move a group's position"},
-		{"export", "write definitions to a file"},
-		{"import", "create what a file defines"},
 	} {
 		root.AddCommand(cli.LaterVerb(v[0], v[1]))
 	}
@@ -210,22 +208,22 @@ type settingsJSON struct {
 	Overflow      string `json:"overflow"`
 	RingBytes     uint64 `json:"ring_bytes"`
 	MaxBatchBytes uint32 `json:"max_batch_bytes"`
-	*durableJSON
+	*DurableJSON
 }
 
-// durableJSON are the settings of a topic that is stored in files.
-type durableJSON struct {
+// DurableJSON are the settings of a topic that is stored in files.
+type DurableJSON struct {
 	Sync            string  `json:"sync"`
 	RetentionBytes  *uint64 `json:"retention_bytes"`  // null: all is kept
 	RetentionMillis *uint64 `json:"retention_millis"` // null: for ever
 	SegmentBytes    uint64  `json:"segment_bytes"`
 }
 
-func durableOf(s client.TopicSettings) *durableJSON {
+func durableOf(s client.TopicSettings) *DurableJSON {
 	if !filed(s.Storage) {
 		return nil
 	}
-	d := &durableJSON{Sync: syncText(s), SegmentBytes: s.SegmentBytes}
+	d := &DurableJSON{Sync: syncText(s), SegmentBytes: s.SegmentBytes}
 	if s.RetentionBytes != codec.RetentionUnlimited {
 		d.RetentionBytes = &s.RetentionBytes
 	}
@@ -238,6 +236,6 @@ func durableOf(s client.TopicSettings) *durableJSON {
 func settingsOf(s client.TopicSettings) settingsJSON {
 	return settingsJSON{
 		Storage: s.Storage.String(), Partitions: s.Partitions, Overflow: s.Overflow.String(),
-		RingBytes: s.RingBytes, MaxBatchBytes: s.MaxBatchBytes, durableJSON: durableOf(s),
+		RingBytes: s.RingBytes, MaxBatchBytes: s.MaxBatchBytes, DurableJSON: durableOf(s),
 	}
 }

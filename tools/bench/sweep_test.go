@@ -120,14 +120,14 @@ func TestSweepJSONOnStandardOutput(t *testing.T) {
 }
 
 func TestSweepStorageNotBuilt(t *testing.T) {
-	args, scratch := smallSweep(t, "--storage", "file,queue", "--sizes", "100,256")
+	args, scratch := smallSweep(t, "--storage", "future,queue", "--sizes", "100,256")
 	var stdout, stderr bytes.Buffer
 	if code := run(args, &stdout, &stderr); code != int(cli.ExitNotYet) {
 		t.Fatalf("exit code %d\n%s", code, &stderr)
 	}
 	requireEmpty(t, scratch)
 	// The storage that is there was measured all the same.
-	if !strings.Contains(stdout.String(), "file: this storage is not built yet") || !strings.Contains(stdout.String(), "4,000") {
+	if !strings.Contains(stdout.String(), "future: this storage is not built yet") || !strings.Contains(stdout.String(), "4,000") {
 		t.Errorf("table:\n%s", &stdout)
 	}
 }
@@ -253,11 +253,12 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("exit code %d\n%s", code, &stderr)
 	}
 	requireEmpty(t, scratch)
-	life.waitGone(t, 4)
+	life.waitGone(t, 9) // four for each half, and one that asks what is in the files
 	for _, want := range []string{
 		"lightq-producer: run r: topic bench", "bench_1 (partition 0)", "confirmed", "1,000,000",
 		"lightq-consumer: run r: topic bench", "100,000,000", "0, 0, 0",
-		"relay limit:", "4,000,000 msg/s of 100 B",
+		"relay limit:", "4,000,000 msg/s of 100 B: ",
+		"lightq-consumer, durable: run r", "disk limit:", "176.0 MB/s of journal, 4,000,000 msg/s of 100 B, all confirmed on stable storage",
 	} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %q in:\n%s", want, &stdout)

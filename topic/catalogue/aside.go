@@ -45,7 +45,7 @@ func (e *AsideError) Error() string {
 	if name == "" {
 		name = "NAME"
 	}
-	return fmt.Sprintf("a topic is set aside in %s: %s. Adopt it with: lightq-topic adopt --id %x -t %s, or move the directory away and start the broker again",
+	return fmt.Sprintf("a topic is set aside in %s: %s. Stop the broker and adopt it with: lightq-broker adopt --id %x -t %s, or move the directory away",
 		e.Aside.Path, e.Aside.Reason, e.Aside.ID, name)
 }
 
