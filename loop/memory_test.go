@@ -114,14 +114,14 @@ func TestMemoryCeiling(t *testing.T) {
 		overflow  codec.Overflow
 		consumers bool
 		batch     int // bytes of its value
-		total     int // bytes published on each topic
+		total     int // bytes published on each topic; eightfold with LIGHTQ_SOAK
 	}{
-		{"nobody attached", codec.OverflowBlock, false, 300_000, 40 << 20},
-		{"nobody attached, small batches", codec.OverflowBlock, false, 900, 6 << 20},
-		{"nobody attached, reject", codec.OverflowReject, false, 1_000_000, 40 << 20},
-		{"consumers", codec.OverflowBlock, true, 300_000, 40 << 20},
-		{"consumers, small batches", codec.OverflowBlock, true, 900, 6 << 20},
-		{"consumers, drop-oldest", codec.OverflowDropOldest, true, 300_000, 40 << 20},
+		{"nobody attached", codec.OverflowBlock, false, 300_000, 6 << 20},
+		{"nobody attached, small batches", codec.OverflowBlock, false, 900, 3 << 20},
+		{"nobody attached, reject", codec.OverflowReject, false, 1_000_000, 6 << 20},
+		{"consumers", codec.OverflowBlock, true, 300_000, 6 << 20},
+		{"consumers, small batches", codec.OverflowBlock, true, 900, 3 << 20},
+		{"consumers, drop-oldest", codec.OverflowDropOldest, true, 300_000, 6 << 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes}})
@@ -129,6 +129,9 @@ func TestMemoryCeiling(t *testing.T) {
 			mark := &highMark{b: b}
 			batch := batchOf(make([]byte, c.batch))
 			n := c.total / len(batch)
+			if soak() {
+				n *= 8
+			}
 			var work sync.WaitGroup
 			got := make([]codec.Offset, topics)
 			for i := range topics {
@@ -214,7 +217,7 @@ func TestMemoryHeldByConsumers(t *testing.T) {
 			var work sync.WaitGroup
 			for i := range topics {
 				name := fmt.Sprint("t", i)
-				admin.create(name, codec.TopicSettings{RingBytes: 16 << 20})
+				admin.create(name, codec.TopicSettings{RingBytes: 13 << 20})
 				m := codec.Subscribe{Topic: name, CreditBytes: 64 << 20}
 				switch kind {
 				case "without credit":
@@ -415,7 +418,7 @@ func TestF46AnnouncedAndNotSent(t *testing.T) {
 	const connections = 200
 	b := startBroker(t, Config{Limits: Limits{StallLimit: time.Hour}})
 	admin := dial(t, b).hello()
-	admin.create("announced", codec.TopicSettings{MaxBatchBytes: topic.MaxBatchBytesLimit, RingBytes: 256 << 20})
+	admin.create("announced", codec.TopicSettings{MaxBatchBytes: topic.MaxBatchBytesLimit, RingBytes: 253 << 20})
 	value := make([]byte, topic.MaxBatchBytesLimit-codec.BatchHeaderBytes-100)
 	for i := range value {
 		value[i] = byte(i * 7 >> 3)
