@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/internal/invariant"
 	"github.com/lightio/lightq/topic"
 )
 
@@ -124,7 +125,7 @@ func TestMemoryCeiling(t *testing.T) {
 		{"consumers, drop-oldest", codec.OverflowDropOldest, true, 300_000, 6 << 20},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes}})
+			b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour}})
 			admin := dial(t, b).hello()
 			mark := &highMark{b: b}
 			batch := batchOf(make([]byte, c.batch))
@@ -202,6 +203,14 @@ func (p *peer) follow(handle uint32, until codec.Offset, each func()) (got codec
 	return got
 }
 
+// stallForTests is a stall limit that honest peers keep on a busy machine, and that a test can wait for.
+func stallForTests() time.Duration {
+	if invariant.Enabled { // everything takes ten times as long
+		return 8 * time.Second
+	}
+	return 2500 * time.Millisecond
+}
+
 // Consumers that take nothing hold memory for the stall limit only, and meanwhile nobody is forgotten: every batch is answered,
 // administration goes on, and what is confirmed is kept or counted.
 func TestMemoryHeldByConsumers(t *testing.T) {
@@ -209,7 +218,7 @@ func TestMemoryHeldByConsumers(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			const topics = 12
-			b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, StallLimit: 1500 * time.Millisecond}})
+			b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour, StallLimit: stallForTests()}})
 			admin := dial(t, b).hello()
 			mark := &highMark{b: b}
 			batch := batchOf(make([]byte, 600_000))
@@ -217,7 +226,7 @@ func TestMemoryHeldByConsumers(t *testing.T) {
 			var work sync.WaitGroup
 			for i := range topics {
 				name := fmt.Sprint("t", i)
-				admin.create(name, codec.TopicSettings{RingBytes: 13 << 20})
+				admin.create(name, codec.TopicSettings{RingBytes: 16 << 20})
 				m := codec.Subscribe{Topic: name, CreditBytes: 64 << 20}
 				switch kind {
 				case "without credit":
@@ -255,7 +264,7 @@ func TestMemoryHeldByConsumers(t *testing.T) {
 
 // Frames that are never finished hold memory for the stall limit only; those that wait for it go on then.
 func TestMemoryHeldByFrames(t *testing.T) {
-	b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, StallLimit: 1500 * time.Millisecond}})
+	b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour, StallLimit: stallForTests()}})
 	admin := dial(t, b).hello()
 	admin.create("big", codec.TopicSettings{MaxBatchBytes: 8 << 20, RingBytes: 64 << 20})
 	whole := publishFrame(1, 1, 0, batchOf(make([]byte, 7<<20)))
@@ -279,7 +288,7 @@ func TestMemoryHeldByFrames(t *testing.T) {
 // A connection that consumes as well as publishes is not kept from granting credit: its frame is refused, retriable, after a
 // second.
 func TestMemoryMixedConnection(t *testing.T) {
-	b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes}})
+	b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour}})
 	p := dial(t, b).hello()
 	p.create("mixed", codec.TopicSettings{MaxBatchBytes: 8 << 20, RingBytes: 64 << 20})
 	p.open(1, "mixed", 0, 1)
@@ -326,7 +335,7 @@ func TestMemoryMixedConnection(t *testing.T) {
 // A frame waits for memory without a word; when there is some it is taken as if nothing had been. Small ones too.
 func TestMemoryComesBack(t *testing.T) {
 	eachDoor(t, func(t *testing.T, listen func(Config) Config) {
-		b := startBroker(t, listen(Config{Limits: Limits{MemoryBytes: LeastMemoryBytes}}))
+		b := startBroker(t, listen(Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour}}))
 		admin := dial(t, b).hello()
 		admin.create("back", codec.TopicSettings{})
 		var taken []*codec.Slab
@@ -338,6 +347,8 @@ func TestMemoryComesBack(t *testing.T) {
 			values[i] = append(values[i], make([]byte, size)...)
 			batches[i] = batchOf(values[i])
 		}
+		c := dial(t, b).hello() // attached, so that nothing is dropped while there is little memory
+		c.subscribe(1, codec.Subscribe{Topic: "back", CreditBytes: 16 << 20})
 		var all []*peer
 		for range 3 {
 			p := dial(t, b).hello()
@@ -364,8 +375,6 @@ func TestMemoryComesBack(t *testing.T) {
 			p.confirmed(len(batches))
 			p.closeHandle(1)
 		}
-		c := dial(t, b).hello()
-		c.subscribe(1, codec.Subscribe{Topic: "back", CreditBytes: 1 << 20})
 		got, gaps := c.records(1, 0, codec.Offset(len(all)*len(batches)), true)
 		seen := map[string]int{}
 		for _, v := range got {
@@ -384,7 +393,7 @@ func TestMemoryComesBack(t *testing.T) {
 
 // A drain does not wait for memory.
 func TestMemoryDrain(t *testing.T) {
-	b, stop := startStoppable(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes}})
+	b, stop := startStoppable(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour}})
 	p := dial(t, b).hello()
 	p.create("drained", codec.TopicSettings{})
 	p.open(1, "drained", 0, 1)
