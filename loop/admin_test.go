@@ -88,8 +88,8 @@ func TestCreate(t *testing.T) {
 			{codec.CodeTopicExists, "orders", codec.TopicSettings{RingBytes: 32 << 20}, "ring-bytes"},
 			{codec.CodeTopicExists, "orders", codec.TopicSettings{MaxBatchBytes: 2000}, "max-batch"},
 			{codec.CodeInvalidName, "no/slash", codec.TopicSettings{}, "name"},
-			{codec.CodeNotYet, "new", codec.TopicSettings{Storage: codec.StorageFile}, "file"},
-			{codec.CodeNotYet, "new", codec.TopicSettings{Storage: codec.StorageQueueFile}, "queue_file"},
+			{codec.CodeInvalidSetting, "new", codec.TopicSettings{Storage: codec.StorageFile}, "data directory"},
+			{codec.CodeInvalidSetting, "new", codec.TopicSettings{Storage: codec.StorageQueueFile}, "data directory"},
 			{codec.CodeInvalidSetting, "new", codec.TopicSettings{Storage: 5}, "storage"},
 			{codec.CodeInvalidSetting, "new", codec.TopicSettings{Overflow: 4}, "overflow"},
 			{codec.CodeInvalidSetting, "new", codec.TopicSettings{Partitions: 4097}, "4096"},
@@ -366,11 +366,13 @@ func TestStats(t *testing.T) {
 		p.create("b", codec.TopicSettings{Partitions: 3})
 		p.open(1, "a", 0, 1)
 		p.published(1, 1, 0, batchOf(make([]byte, 100_000)))
+		const slab = 112 << 10 // of the class that takes a batch of 100,000 bytes
+		inUse := fmt.Sprint("slabs_in_use_", slab)
 		s := p.stats()
-		if s["connections"] != 2 || s["topics"] != 2 || s["partitions"] != 4 || s["slabs_in_use_131072"] != 1 || s["slab_bytes_in_use"] < 131072 {
+		if s["connections"] != 2 || s["topics"] != 2 || s["partitions"] != 4 || s[inUse] != 1 || s["slab_bytes_in_use"] < slab {
 			t.Errorf("%v", s)
 		}
-		for _, name := range []string{"uptime_seconds", "slab_bytes_free"} {
+		for _, name := range []string{"uptime_seconds", "slab_bytes_free", "slab_bytes_limit"} {
 			if _, ok := s[name]; !ok {
 				t.Errorf("there is no %s", name)
 			}
@@ -378,7 +380,7 @@ func TestStats(t *testing.T) {
 		_ = second.conn.Close()
 		eventually(t, "the connection to be gone", func() bool { return p.stats()["connections"] == 1 })
 		p.delete("a")
-		if s := p.stats(); s["topics"] != 1 || s["partitions"] != 3 || s["slabs_in_use_131072"] != 0 || s["slab_bytes_free"] < 131072 {
+		if s := p.stats(); s["topics"] != 1 || s["partitions"] != 3 || s[inUse] != 0 || s["slab_bytes_free"] < slab {
 			t.Errorf("after a topic was deleted: %v", s)
 		}
 	})

@@ -281,7 +281,7 @@ class BrokerTest(unittest.TestCase):
             c.open(self.topic)
         with self.refused("unknown_topic"):
             c.subscribe(self.topic)
-        with self.refused("not_yet"):
+        with self.refused("invalid_setting"):  # the broker of this test has no data directory
             c.create_topic(self.topic, storage=2)
         c.heartbeat()
         c.create_topic(self.topic)
