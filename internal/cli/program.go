@@ -206,8 +206,11 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 		Example: "  " + root.Name() + " help\n  " + root.Name() + " help completion bash",
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
-			if err != nil || len(rest) > 0 {
-				return noArgs(cmd, rest)
+			if err == nil {
+				err = cmd.Args(cmd, rest)
+			}
+			if err != nil {
+				return err
 			}
 			return cmd.Help()
 		},
