@@ -178,7 +178,7 @@ func TestF67MistypedOptions(t *testing.T) {
 				}
 			}
 			// A fault that is swallowed after all reaches this broker, or a free port.
-			env := append(os.Environ(), "LIGHTQ_SERVER="+server, "LIGHTQ_PORT=0")
+			env := append(os.Environ(), "LIGHTQ_SERVER="+server, "LIGHTQ_PORT=0", "LIGHTQ_DATA_DIR=none")
 			if tc.env != "" {
 				env = append(env, tc.env)
 			}

@@ -55,6 +55,11 @@ func readSettings(path string) ([]setting, error) {
 	case bytes.HasPrefix(data, []byte("\xff\xfe")), bytes.HasPrefix(data, []byte("\xfe\xff")):
 		return nil, Usagef("--%s: %s is UTF-16, and it must be UTF-8", ConfigFlag, path)
 	}
+	return parseSettings(path, data)
+}
+
+// parseSettings reads the text of a configuration file. path is for errors.
+func parseSettings(path string, data []byte) ([]setting, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	if !utf8.Valid(data) {
 		return nil, Usagef("--%s: %s is not UTF-8", ConfigFlag, path)
@@ -68,29 +73,25 @@ func readSettings(path string) ([]setting, error) {
 		}
 		return nil, Usagef("%s: %s", path, oneLine(err.Error()))
 	}
-	lines := keyLines(data)
-	var settings []setting
-	for key, v := range k.All() {
-		s := setting{key: key, line: lines[key]}
-		switch v.(type) {
+	settings := keysOf(data)
+	for i := range settings {
+		s := &settings[i]
+		switch v := k.Get(s.key).(type) {
 		case string, int64, bool:
 			s.text = fmt.Sprint(v)
 		default:
 			s.err = errors.New("it must be a text, a whole number, true or false")
 		}
-		settings = append(settings, s)
 	}
-	slices.SortFunc(settings, func(a, b setting) int { return a.line - b.line })
 	return settings, nil
 }
 
 // keyDelimiter is between the names of a table and a key in it.
 const keyDelimiter = "."
 
-// keyLines says on which line of a TOML text, which is known to be one, each key stands. A key of a table has the table's
-// name in front.
-func keyLines(data []byte) map[string]int {
-	lines := map[string]int{}
+// keysOf returns the keys and tables of a TOML text, which is known to be one, in order and without values. A key of a table has
+// the table's name in front.
+func keysOf(data []byte) (keys []setting) {
 	var p unstable.Parser
 	p.Reset(data)
 	table := ""
@@ -106,12 +107,12 @@ func keyLines(data []byte) map[string]int {
 		switch e.Kind {
 		case unstable.Table, unstable.ArrayTable:
 			table = name + keyDelimiter
-			lines[name] = line
 		case unstable.KeyValue:
-			lines[table+name] = line
+			name = table + name
 		}
+		keys = append(keys, setting{key: name, line: line})
 	}
-	return lines
+	return keys
 }
 
 // applyFile gives flags the values of a configuration file. All of it is checked, also what is overridden later.

@@ -36,6 +36,7 @@ func manCommand(root *cobra.Command) *cobra.Command {
 		},
 	}
 	Text(cmd.Flags(), &dir, "dir", "", "", "DIR", "write PROGRAM.1 into this folder")
+	LineOnly(cmd.Flags(), "dir")
 	return cmd
 }
 

@@ -29,6 +29,7 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return flagError(cmd, err) })
 	root.InitDefaultCompletionCmd()
 	root.AddCommand(manCommand(root))
+	root.SetHelpCommand(helpCommand(root))
 	completing := len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
 	prepare(root, completing)
 
@@ -92,6 +93,13 @@ func prepare(cmd *cobra.Command, completing bool) {
 	cmd.Flags().SortFlags = false
 	if cmd.Name() == "completion" {
 		cmd.Short = "print a completion script for bash, zsh, fish or powershell"
+		program := cmd.Root().Name()
+		cmd.Example = fmt.Sprintf("  source <(%s completion bash)\n  %s completion bash > /etc/bash_completion.d/%s", program, program, program)
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		for _, shell := range cmd.Commands() {
+			shell.Args = nil
+		}
+		cmd.Args = nil
 	}
 	if cmd.Args == nil {
 		cmd.Args = noArgs
@@ -187,6 +195,24 @@ func LaterVerb(name, short string) *cobra.Command {
 		Args:               cobra.ArbitraryArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return NotYet("the verb %s (%s) is not in this version", name, short)
+		},
+	}
+}
+
+// helpCommand is the verb help, which shows the help of the verbs that it is given. It is not listed: -help is.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help", Short: "show the help of a verb", Hidden: true, Args: cobra.ArbitraryArgs,
+		Example: "  " + root.Name() + " help\n  " + root.Name() + " help completion bash",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err == nil {
+				err = cmd.Args(cmd, rest)
+			}
+			if err != nil {
+				return err
+			}
+			return cmd.Help()
 		},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -151,4 +152,34 @@ func TestNearest(t *testing.T) {
 			t.Errorf("%q: %q, want %q", s, got, want)
 		}
 	}
+}
+
+// FuzzParseSettings: whatever a file holds, each key has a line of it, no error has more than one line, and no key is lost.
+func FuzzParseSettings(f *testing.F) {
+	for _, text := range []string{
+		"", "number = 2\n", "\xef\xbb\xbf\tnumber\t=\t'2'\t# x\r\n", "[t]\na.b = {c = 1}\n[[u]]\n", "a = 1\na = 2", "a = \"\"\"\nx = 1\n\"\"\"\nb = 1979-05-27",
+		"\"a\\nb\" = [\n1,\n2]\n", "a: 1", "\xff", "a = 1_000\nb = 0x10\nc = inf",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		settings, err := parseSettings("f", data)
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\r") || len(settings) > 0 {
+				t.Fatalf("%q, %d settings", err.Error(), len(settings))
+			}
+			return
+		}
+		lines := bytes.Count(data, []byte("\n")) + 1
+		last := 0
+		for _, s := range settings {
+			if s.line < max(last, 1) || s.line > lines {
+				t.Fatalf("%q stands on line %d of %d, behind one on %d", s.key, s.line, lines, last)
+			}
+			last = s.line
+		}
+		if len(settings) == 0 && strings.ContainsAny(regexp.MustCompile("(?m)#.*$").ReplaceAllString(string(data), ""), "=[") {
+			t.Fatalf("nothing is found in %q", data)
+		}
+	})
 }

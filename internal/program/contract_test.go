@@ -2,6 +2,7 @@ package program
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -26,7 +27,7 @@ var contract = map[string]struct{ verbs, flags string }{
 	"lightq-topic": {
 		"create list describe alter delete purge stats groups lag peek redrive group-reset export import completion",
 		"t/topic s/storage n/partitions a/admin-user d/admin-password u/user p/password b/server l/log-level " +
-			"sync overflow retention-bytes retention-time ring-bytes max-batch output",
+			"sync segment-bytes overflow retention-bytes retention-time ring-bytes max-batch output",
 	},
 	"lightq-producer": {
 		"publish bench completion",
@@ -121,6 +122,67 @@ func TestManPages(t *testing.T) {
 	}
 }
 
+// TestFailuresAreObjects: with --output json or jsonl a failure is one object on standard output, which tells the exit code that
+// the program ends with, whatever the verb and the class of failure.
+func TestFailuresAreObjects(t *testing.T) {
+	for _, failing := range []struct {
+		exit cli.ExitCode
+		args []string
+	}{
+		{cli.ExitUsage, []string{"--bogus"}},
+		{cli.ExitUsage, []string{"word"}},
+		{cli.ExitUsage, []string{"--output", "json"}}, // twice
+		{cli.ExitUnreachable, []string{"--server", "127.0.0.1:1"}},
+	} {
+		for i, root := range Commands() {
+			var verbs [][]string
+			walk(root, func(cmd *cobra.Command) {
+				has := func(name string) bool { return cmd.Flags().Lookup(name) != nil }
+				if cmd.CommandPath() == "lightq-consumer consume" {
+					return // its standard output is for the records, in a form of theirs
+				}
+				if has("output") && (failing.exit == cli.ExitUsage || has("server")) {
+					verbs = append(verbs, strings.Fields(cmd.CommandPath())[1:])
+				}
+			})
+			for j, verb := range verbs {
+				form := []string{"json", "jsonl"}[j%2]
+				args := append(slices.Concat(verb, failing.args), "--output", form)
+				if slices.Equal(verb, []string{"delete"}) {
+					args = append(args, "--yes")
+				}
+				if slices.Contains([]string{"delete", "purge"}, strings.Join(verb, " ")) {
+					args = append(args, "--topic", "orders")
+				}
+				if slices.Equal(verb, []string{"alter"}) {
+					args = append(args, "--partitions", "2")
+				}
+				if root.Name() == "lightq-producer" {
+					args = append(args, "--file", os.DevNull)
+					if slices.Equal(verb, []string{"bench"}) {
+						args = append(args[:len(args)-2], "--messages", "1")
+					}
+				}
+				var stdout, stderr bytes.Buffer
+				exit := cli.Run(Commands()[i], args, &stdout, &stderr)
+				var got struct {
+					Program string
+					Error   struct {
+						Code, Message string
+						Exit          int
+					}
+				}
+				dec := json.NewDecoder(&stdout)
+				err := dec.Decode(&got)
+				if cli.ExitCode(exit) != failing.exit || err != nil || dec.More() || got.Error.Exit != exit ||
+					got.Program != root.Name() || got.Error.Code == "" || !strings.Contains(stderr.String(), got.Error.Message) {
+					t.Errorf("%s %q: exit %d, want %d; %v, %+v\n%s", root.Name(), args, exit, failing.exit, err, got, stderr.String())
+				}
+			}
+		}
+	}
+}
+
 // notYet is what answers "not yet", by program. What the broker answers so is not among it.
 func notYet() map[string][]cli.Missing {
 	all := map[string][]cli.Missing{}
@@ -156,7 +218,12 @@ func TestNotYetTable(t *testing.T) {
 	var rows []string
 	for program, missing := range notYet() {
 		for _, m := range missing {
-			rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s |\n", program, m.Typed, m.Meaning))
+			typed := m.Typed
+			everywhere := slices.ContainsFunc(missing, func(o cli.Missing) bool { return o.Verb == "" && o.Typed == m.Typed })
+			if m.Verb != "" && m.Verb != m.Typed && !everywhere {
+				typed = m.Verb + " " + typed
+			}
+			rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s |\n", program, typed, m.Meaning))
 		}
 	}
 	slices.Sort(rows)

@@ -29,11 +29,12 @@ not across it.`,
 	cli.Int(fs, &f.partitions, "partitions", "n", 0, 1, maxPartitions, "partitions, at least as many as there are")
 	f.addSettings(fs, "", "", "")
 	f.durable.add(fs, false)
+	cli.Later(fs, "sync", "", "POLICY", "when a file topic syncs")
 	cli.Deny(fs, "storage", "s", "KIND", "the storage cannot be changed", &cli.Error{
 		Exit: cli.ExitUsage, Text: "-s, --storage: a topic keeps the storage it was created with", Fix: "create another topic",
 	})
 	f.addLast(fs, "altered or unchanged, the topic, and its settings as name=value")
-	cli.LineOnly(fs, "topic", "partitions", "overflow", "ring-bytes", "max-batch", "retention-bytes", "retention-time")
+	cli.LineOnly(fs, "topic", "partitions", "overflow", "ring-bytes", "max-batch", "sync", "retention-bytes", "retention-time")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if f.settings() == (client.TopicSettings{}) {
 			return cli.Usagef("nothing to alter: give one or more of -n, --overflow, --ring-bytes, --max-batch, --retention-bytes and --retention-time")
