@@ -114,6 +114,14 @@ func produceOn(cmd *cobra.Command, verb string) {
 	f.addLast(f.fs, "")
 	f.profile.Flags(f.fs)
 	cmd.RunE = func(*cobra.Command, []string) error { return f.run() }
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			if st, err := os.Stat(args[0]); err == nil && !st.IsDir() {
+				return &cli.Error{Exit: cli.ExitUsage, Text: fmt.Sprintf("unexpected argument %q", args[0]), Fix: "-f " + args[0] + " publishes the file's lines"}
+			}
+		}
+		return cli.NoArgs(cmd, args)
+	}
 }
 
 func (f *producerFlags) run() error {
