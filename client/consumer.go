@@ -36,8 +36,9 @@ func Latest() Start { return Start{from: codec.FromLatest} }
 // AtOffset starts at an offset.
 func AtOffset(o codec.Offset) Start { return Start{from: codec.FromOffset, value: int64(o)} }
 
-// AtTime starts at the first record of a partition that is at least as new as t, in milliseconds. Times before 1970 mean the
-// earliest record. A broker may refuse it for topics that keep no times (codec.CodeNotYet).
+// AtTime starts at the first batch of a partition that holds a record at least as new as t, in milliseconds: older records may
+// stand before that one in the batch. Where nothing is that new it starts behind the newest record. Times before 1970 mean the
+// oldest record.
 func AtTime(t time.Time) Start { return Start{from: codec.FromTime, value: max(t.UnixMilli(), 0)} }
 
 type consumerConfig struct {

@@ -180,23 +180,28 @@ func TestProgressOnTerminal(t *testing.T) {
 		stdout      string
 	}{
 		"producer": {
-			120, nil, []string{"lightq-producer", "-m", "1000000", "--rate", "500"},
+			120, nil,
+			[]string{"lightq-producer", "-m", "1000000", "--rate", "500"},
 			"^nobody is attached to ", `^ +[0-9]+s  sent [0-9,]+ of 2,000,000 \(0%\)  [0-9,]+/s  unconfirmed [0-9,]+  failed 0$`, "interrupted",
 		},
 		"consumer": {
-			120, nil, []string{"lightq-consumer", "-m", "1000000"},
+			120, nil,
+			[]string{"lightq-consumer", "-m", "1000000"},
 			"^attached test: 2 partitions, from earliest$", `^ +[0-9]+s  received [0-9,]+ of 2,000,000 \(0%\)  [0-9,]+/s  lag [0-9,]+  gap 0$`, "interrupted",
 		},
 		"member": {
-			120, nil, []string{"lightq-consumer", "-m", "1000000", "-g", "workers"},
+			120, nil,
+			[]string{"lightq-consumer", "-m", "1000000", "-g", "workers"},
 			"^attached test: 2 partitions, in group workers ", `^ +[0-9]+s  received [0-9,]+ of 2,000,000 \(0%\)  [0-9,]+/s  gap 0$`, "interrupted",
 		},
 		"narrow": {
-			20, nil, []string{"lightq-consumer", "-m", "1000000"},
+			20, nil,
+			[]string{"lightq-consumer", "-m", "1000000"},
 			"^attached test: 2 partitions, from earliest$", `^ +[0-9]+s  received [0-9]`, "interrupted",
 		},
 		"lines": {
-			120, r, []string{"lightq-producer", "-f", "-"},
+			120, r,
+			[]string{"lightq-producer", "-f", "-"},
 			"", `^ +[0-9]+s  published 2  [0-9]/s  unconfirmed 0  failed 0$`, "published test: 2 records, 6 B, all confirmed, interrupted, ",
 		},
 	} {

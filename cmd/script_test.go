@@ -88,6 +88,7 @@ const deadline = time.Minute
 //	sum FILE FILE PATH VALUE        both are JSON objects, and their numbers at PATH add up to VALUE
 //	await TOPIC COUNT N             wait until this count of the topic's partitions, as describe has it, is N in sum
 //	lines N NAME…                   wait until these programs have printed N lines together on standard output
+//	suggested NAME TEXT             type the command that a started program has printed on standard output behind "# TEXT:"
 //	bytes FILE TEXT                 write a file from text with Go's escapes
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -95,7 +96,7 @@ func TestScripts(t *testing.T) {
 		Setup: setup,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "start": start, "finish": finish, "signal": signalled, "json": jsonField, "sum": jsonSum, "bytes": writeBytes,
-			"await": await, "lines": awaitLines,
+			"await": await, "lines": awaitLines, "suggested": suggested,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -394,6 +395,20 @@ func awaitLines(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return lines >= want
 	})
+}
+
+func suggested(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: suggested NAME TEXT")
+	}
+	all := startedProgram(ts, args[0]).stdout.text()
+	_, rest, ok := strings.Cut(all, "# "+args[1]+":")
+	if !ok {
+		ts.Fatalf("%s suggests no command to %s:\n%s", args[0], args[1], all)
+	}
+	command, _, _ := strings.Cut(rest, "\n")
+	ts.Logf("$ %s", strings.TrimSpace(command))
+	ts.Check(ts.Exec("sh", "-c", command))
 }
 
 func writeBytes(ts *testscript.TestScript, neg bool, args []string) {

@@ -166,6 +166,9 @@ func Int(fs *pflag.FlagSet, p *int64, name, short string, value_, low, high int6
 	}
 	add(fs, &value{kind: "N", show: func() string { return strconv.FormatInt(*p, 10) }, parse: func(s string) error {
 		n, err := strconv.ParseInt(s, 10, 64)
+		if meant, ok := inDigits(s); err != nil && ok && meant >= low && meant <= high {
+			return errors.New(want + ", as in " + strconv.FormatInt(meant, 10))
+		}
 		if err != nil || n < low || n > high {
 			return errors.New(want)
 		}
@@ -303,6 +306,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		return Usagef("%s needs a value: %s", flagName(f), f.Usage)
 	case errors.As(err, &unknown):
 		if short := unknown.GetSpecifiedShortnames(); short != "" {
+			if long := longOnly(cmd.Flags(), unknown.GetSpecifiedName()); long != "" {
+				see = "did you mean --" + long + "?"
+			}
 			return &Error{Exit: ExitUsage, Text: fmt.Sprintf("unknown flag -%s in -%s", unknown.GetSpecifiedName(), short), Fix: see}
 		}
 		var names []string
@@ -313,6 +319,16 @@ func flagError(cmd *cobra.Command, err error) error {
 		return &Error{Exit: ExitUsage, Text: "unknown flag --" + unknown.GetSpecifiedName(), Fix: see}
 	}
 	return &Error{Exit: ExitUsage, Text: err.Error(), Fix: see, Err: err}
+}
+
+// longOnly returns a flag that begins with a letter, in either case, and has no short form; empty: there is none.
+func longOnly(fs *pflag.FlagSet, letter string) (name string) {
+	fs.VisitAll(func(f *pflag.Flag) {
+		if v, ok := f.Value.(*value); ok && v.answer == nil && f.Shorthand == "" && name == "" && strings.EqualFold(f.Name[:1], letter) {
+			name = f.Name
+		}
+	})
+	return name
 }
 
 func flagName(f *pflag.Flag) string {

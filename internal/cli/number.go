@@ -47,6 +47,30 @@ func ParseSize(s string) (n uint64, ok bool) {
 	return n << shift, true
 }
 
+// inDigits returns the whole number that somebody meant who wrote 1e6, 10k, 2M, 1_000 or 1,000. There a k is a thousand.
+func inDigits(s string) (n int64, ok bool) {
+	digits := strings.NewReplacer(",", "", "_", "").Replace(s)
+	zeros := 0
+	for unit, n := range map[string]int{"k": 3, "K": 3, "m": 6, "M": 6, "g": 9, "G": 9} {
+		if d, ok := strings.CutSuffix(digits, unit); ok {
+			digits, zeros = d, n
+			break
+		}
+	}
+	if mantissa, exponent, ok := strings.Cut(strings.ToLower(digits), "e"); ok && zeros == 0 {
+		e, err := strconv.ParseUint(strings.TrimPrefix(exponent, "+"), 10, 8)
+		if err != nil || e > 18 {
+			return 0, false
+		}
+		digits, zeros = mantissa, int(e)
+	}
+	if whole, part, ok := strings.Cut(digits, "."); ok && len(part) <= zeros {
+		digits, zeros = whole+part, zeros-len(part)
+	}
+	n, err := strconv.ParseInt(digits+strings.Repeat("0", zeros), 10, 64)
+	return n, err == nil && digits != ""
+}
+
 // Thousands writes a whole number with commas: 10,000,000.
 func Thousands(n int64) string {
 	s := strconv.FormatInt(n, 10)

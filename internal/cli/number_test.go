@@ -65,3 +65,19 @@ func TestFormats(t *testing.T) {
 		}
 	}
 }
+
+func TestInDigits(t *testing.T) {
+	for s, want := range map[string]int64{
+		"1e6": 1_000_000, "1E6": 1_000_000, "1.5e6": 1_500_000, "10k": 10_000, "10K": 10_000, "2M": 2_000_000, "1.25M": 1_250_000, "3g": 3_000_000_000,
+		"1_000": 1000, "1,000,000": 1_000_000, "5": 5, "-1k": -1000, "9e18": 9_000_000_000_000_000_000, "1e+3": 1000,
+	} {
+		if n, ok := inDigits(s); !ok || n != want {
+			t.Errorf("%s is %d, %t", s, n, ok)
+		}
+	}
+	for _, s := range []string{"", "k", "e6", "1e", "1e19", "1e6k", "1.2345k", "1.5", "ten", "10kk", "10MB", "0x10", "1e-3", "1e999", "."} {
+		if n, ok := inDigits(s); ok {
+			t.Errorf("%q is %d", s, n)
+		}
+	}
+}

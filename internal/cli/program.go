@@ -102,7 +102,7 @@ func prepare(cmd *cobra.Command, completing bool) {
 		cmd.Args = nil
 	}
 	if cmd.Args == nil {
-		cmd.Args = noArgs
+		cmd.Args = NoArgs
 	}
 	if cmd.Name() != "completion" && !cmd.DisableFlagParsing {
 		prepareCompletion(cmd, completing)
@@ -139,7 +139,9 @@ func applySources(cmd *cobra.Command) error {
 	return errors.Join(applyEnvironment(fs, io.Discard), applyLine(fs))
 }
 
-func noArgs(cmd *cobra.Command, args []string) error {
+// NoArgs refuses what stands on a command line beside flags and verbs, and says what may have been meant. It is the rule of every
+// command that has none of its own.
+func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}

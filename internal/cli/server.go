@@ -56,13 +56,15 @@ func ParseServer(s string) (string, error) {
 	return "", fmt.Errorf("%q is not a scheme that is understood: it must be tcp://host:port, host:port or unix:///path", scheme)
 }
 
-// meant is what somebody probably meant who gave a port alone or a host alone, for behind the rule; empty: nothing known.
+// meant is what somebody probably meant who gave a port, a host or a path alone, for behind the rule; empty: nothing known.
 func meant(s string) string {
 	port := strconv.Itoa(DefaultPort)
 	host, _, _ := strings.Cut(s, ":")
 	switch n, err := strconv.ParseUint(strings.TrimPrefix(s, ":"), 10, 16); {
 	case err == nil && n > 0:
 		return ", as in 127.0.0.1:" + strconv.FormatUint(n, 10)
+	case strings.HasPrefix(s, "/"):
+		return ", as in unix://" + s
 	case s == "" || strings.ContainsAny(s, "/ "):
 		return ""
 	case net.ParseIP(s) != nil:

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/lightio/lightq/client"
 	"github.com/lightio/lightq/codec"
@@ -18,6 +19,7 @@ import (
 type LinePublisher interface {
 	Publisher
 	PublishAsync(ctx context.Context, m client.Message, done func(client.Receipt, error)) error
+	Err() error
 }
 
 // Lines publishes the lines of a stream, each as one record without its newline, to the partitions in turn. A carriage
@@ -77,9 +79,10 @@ func (l *Lines) Headers(headers []codec.RecordHeader) {
 
 // OnBatch counts what became of a batch; it is an argument for client.OnBatch.
 func (l *Lines) OnBatch(r client.BatchResult) {
-	if r.Err == nil {
+	switch {
+	case r.Err == nil:
 		l.confirmed.Add(int64(r.Records))
-	} else {
+	case refused(r.Err):
 		l.failed.Add(int64(r.Records))
 	}
 }
@@ -101,6 +104,10 @@ func (l *Lines) took() {
 }
 
 const lineChunkBytes = 256 << 10
+
+// lookEvery is how often it is looked whether the publisher still lives while no line comes: of a log that is followed none may
+// come for hours.
+const lookEvery = time.Second
 
 type chunk struct {
 	data []byte
@@ -135,12 +142,19 @@ func (l *Lines) publish(ctx context.Context, in io.Reader, p LinePublisher) erro
 	free <- make([]byte, lineChunkBytes)
 	go readChunks(in, free, full, stop)
 	var carry []byte // the beginning of a line whose end was not read yet
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for {
 		var c chunk
 		select {
 		case c = <-full:
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-look.C:
+			if err := p.Err(); err != nil {
+				return err
+			}
+			continue
 		}
 		rest := c.data
 		for {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/lightio/lightq/client"
@@ -52,6 +54,8 @@ func (s *shelf) PublishValue(_ context.Context, partition int, value []byte) err
 }
 
 func (s *shelf) Flush(context.Context) error { return nil }
+
+func (s *shelf) Err() error { return s.err }
 
 func newLines(partitions, maxBatch int) *Lines {
 	return NewLines("test", partitions, maxBatch, func(batchBytes int) string { return fmt.Sprintf("make it %d", batchBytes) })
@@ -321,6 +325,72 @@ func TestLinesFailures(t *testing.T) {
 	s.err = boom
 	if err := newLines(1, 1024).Publish(t.Context(), strings.NewReader("x\n"), s); !errors.Is(err, boom) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// mortal is a shelf that can die while nothing is published.
+type mortal struct {
+	shelf
+	cause atomic.Pointer[error]
+}
+
+func (m *mortal) Err() error {
+	if err := m.cause.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// TestLinesWithoutPublisher: one that died while no line came ends it, although the input goes on.
+func TestLinesWithoutPublisher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		defer func() { _ = w.Close() }() // documented never to fail
+		boom := errors.New("boom")
+		s := &mortal{shelf: shelf{lines: make([][]string, 1)}}
+		done := make(chan error)
+		go func() { done <- newLines(1, 1024).Publish(t.Context(), r, s) }()
+		if _, err := io.WriteString(w, "one\n"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		s.cause.Store(&boom)
+		if err := <-done; !errors.Is(err, boom) || len(s.lines[0]) != 1 {
+			t.Errorf("error %v, lines %q", err, s.lines[0])
+		}
+		_ = r.Close() // ends the read; documented never to fail
+	})
+}
+
+// TestRefused: what the broker did not take has failed, what it did not answer is open.
+func TestRefused(t *testing.T) {
+	wire := func(code codec.Code) error { return codec.Errorf(code, "for a reason") }
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{wire(codec.CodeOverflow), true},
+		{fmt.Errorf("publish: %w", wire(codec.CodeStaleEpoch)), true},
+		{wire(codec.CodeOutcomeUnknown), false},
+		{&client.ConnError{Op: "read", Err: io.EOF}, false},
+		{&client.ConnError{Op: "read", Err: wire(codec.CodeDraining)}, false},
+		{client.ErrClosed, false},
+		{context.Canceled, false},
+		{errors.New("anything else"), true},
+	} {
+		var s Sender
+		l := newLines(1, 1024)
+		s.OnBatch(client.BatchResult{Records: 3, Err: tc.err})
+		l.OnBatch(client.BatchResult{Records: 3, Err: tc.err})
+		want := int64(0)
+		if tc.want {
+			want = 3
+		}
+		_, confirmed, failed := s.Counts()
+		_, lineConfirmed, lineFailed, _ := l.Counts()
+		if confirmed != 0 || lineConfirmed != 0 || failed != want || lineFailed != want {
+			t.Errorf("%v: %d and %d failed, want %d", tc.err, failed, lineFailed, want)
+		}
 	}
 }
 

@@ -305,7 +305,7 @@ func (r *ConsumerReport) Text(w io.Writer, loc *time.Location) {
 	if r.Group != "" {
 		fmt.Fprintf(w, "shared: counted alone; what other members of group %s got is not counted and no loss\n", r.Group)
 	}
-	if r.Verification == "off" {
+	if r.Verification == "off" && r.Total.Received > 0 {
 		fmt.Fprintf(w, "verification off: no run id, sequence and time in these messages (%d B are needed)\n", HeaderBytes)
 	}
 	if r.Interrupted {

@@ -3,10 +3,12 @@ package loadgen
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"sync/atomic"
 	"time"
 
 	"github.com/lightio/lightq/client"
+	"github.com/lightio/lightq/codec"
 )
 
 // clockEvery is the number of messages that share one reading of the clock: 30 µs at full speed, which is less than the
@@ -47,11 +49,26 @@ func (s *Sender) Pace(schedule *Schedule) { s.schedule = schedule }
 
 // OnBatch counts what became of a batch; it is an argument for client.OnBatch.
 func (s *Sender) OnBatch(r client.BatchResult) {
-	if r.Err == nil {
+	switch {
+	case r.Err == nil:
 		s.confirmed.Add(int64(r.Records))
-	} else {
+	case refused(r.Err):
 		s.failed.Add(int64(r.Records))
 	}
+}
+
+// refused reports whether err, a batch's, says that it is not stored. Where the connection was lost, or the broker itself does not
+// know, that is open.
+func refused(err error) bool {
+	var conn *client.ConnError
+	var wire *codec.WireError
+	switch {
+	case errors.As(err, &conn), errors.Is(err, client.ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return false
+	case errors.As(err, &wire):
+		return wire.Code != codec.CodeOutcomeUnknown
+	}
+	return true
 }
 
 // Counts returns how many messages were sent, confirmed and refused so far. It may be called from any goroutine.

@@ -15,6 +15,7 @@ import (
 type start struct {
 	where client.Start
 	text  string // for people: earliest, latest, an offset, a time with its zone
+	since int64  // of a time, in milliseconds; 0: it is none
 	// expect is where a partition would begin, were it not for a group that stands elsewhere. nil: that cannot be told.
 	expect func(client.Position) codec.Offset
 }
@@ -29,13 +30,13 @@ var fromLayouts = []string{
 func parseFrom(s string, now time.Time) (start, error) {
 	switch s {
 	case "earliest":
-		return start{client.Earliest(), s, func(p client.Position) codec.Offset { return p.Start }}, nil
+		return start{where: client.Earliest(), text: s, expect: func(p client.Position) codec.Offset { return p.Start }}, nil
 	case "latest":
-		return start{client.Latest(), s, func(p client.Position) codec.Offset { return p.High }}, nil
+		return start{where: client.Latest(), text: s, expect: func(p client.Position) codec.Offset { return p.High }}, nil
 	}
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil && n >= 0 && s[0] != '+' {
 		offset := codec.Offset(n)
-		return start{client.AtOffset(offset), "offset " + s, func(client.Position) codec.Offset { return offset }}, nil
+		return start{where: client.AtOffset(offset), text: "offset " + s, expect: func(client.Position) codec.Offset { return offset }}, nil
 	}
 	refuse := func(why string) (start, error) {
 		return start{}, cli.Usagef("-o, --from %q: %s", s, why)
@@ -47,7 +48,7 @@ func parseFrom(s string, now time.Time) (start, error) {
 	case ok && at.UnixMilli() < 0:
 		return refuse("that is before 1970: earliest means everything that is kept")
 	case ok:
-		return start{where: client.AtTime(at), text: at.Format(time.RFC3339)}, nil
+		return start{where: client.AtTime(at), text: at.Format(time.RFC3339), since: at.UnixMilli()}, nil
 	case s == "beginning" || s == "start" || s == "first":
 		return refuse("it must be earliest, latest, an offset or a time: earliest is meant")
 	case s == "end" || s == "last" || s == "now":

@@ -37,6 +37,7 @@ type printer struct {
 	text  []byte               // of a record; reused
 	left  map[int]int64        // records to print of each partition; no entry: all
 	begin map[int]codec.Offset // where each partition's subscription starts: a batch may begin before that. None in a group
+	since map[int]int64        // the time at which a partition's subscription starts, in ms, until its first record is found
 	ahead map[int]bool         // partitions whose end, or limit, was not reached yet
 	atEnd bool                 // stop at the end
 	idle  *idleEnd             // in place of atEnd for a member of a group
@@ -57,12 +58,15 @@ func (f *consumerFlags) read(ctx context.Context, c *client.Client, start start,
 	}
 	p := &printer{
 		topic: f.topic, note: f.note, form: form, out: bufio.NewWriterSize(os.Stdout, printBufferBytes), atEnd: f.atEnd, share: f.group != "",
-		left: map[int]int64{}, begin: map[int]codec.Offset{}, ahead: map[int]bool{},
+		left: map[int]int64{}, begin: map[int]codec.Offset{}, since: map[int]int64{}, ahead: map[int]bool{},
 	}
 	positions := co.Positions()
 	for _, pos := range positions {
 		if f.group == "" {
 			p.begin[pos.Partition] = pos.Begin
+			if start.since != 0 {
+				p.since[pos.Partition] = start.since
+			}
 			if f.atEnd && pos.Next >= pos.High {
 				continue
 			}
@@ -139,14 +143,16 @@ func (p *printer) print(ctx context.Context, co *client.Consumer) error {
 func (p *printer) batch(b client.Batch) error {
 	begin := p.begin[b.Partition]
 	left, limited := p.left[b.Partition]
+	since, early := p.since[b.Partition] // the broker knows the times of batches, not those of the records in them
 	rs, err := b.Open()
 	if err != nil {
 		return err
 	}
 	for rs.Next() {
-		if rs.Record.Offset < begin {
+		if rs.Record.Offset < begin || early && rs.Record.Timestamp < since {
 			continue
 		}
+		early = false
 		if limited {
 			if left == 0 {
 				break
@@ -159,6 +165,9 @@ func (p *printer) batch(b client.Batch) error {
 		}
 		p.records++
 		p.bytes += int64(len(rs.Record.Value))
+	}
+	if !early {
+		delete(p.since, b.Partition)
 	}
 	if limited {
 		p.left[b.Partition] = left

@@ -114,6 +114,14 @@ func produceOn(cmd *cobra.Command, verb string) {
 	f.addLast(f.fs, "")
 	f.profile.Flags(f.fs)
 	cmd.RunE = func(*cobra.Command, []string) error { return f.run() }
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			if st, err := os.Stat(args[0]); err == nil && !st.IsDir() {
+				return &cli.Error{Exit: cli.ExitUsage, Text: fmt.Sprintf("unexpected argument %q", args[0]), Fix: "-f " + args[0] + " publishes the file's lines"}
+			}
+		}
+		return cli.NoArgs(cmd, args)
+	}
 }
 
 func (f *producerFlags) run() error {
@@ -355,6 +363,7 @@ type publishedJSON struct {
 	Keyless       *int64       `json:"keyless,omitempty"` // of these, without a key; only with -K
 	Confirmed     int64        `json:"confirmed"`
 	Failed        int64        `json:"failed"`
+	Unconfirmed   int64        `json:"unconfirmed"`    // neither: the broker had not answered
 	DroppedUnread int64        `json:"dropped_unread"` // confirmed, and dropped before anybody read them
 	Bytes         int64        `json:"bytes"`          // of the values
 	Seconds       float64      `json:"seconds"`
@@ -400,6 +409,7 @@ func (f *producerFlags) publish(ctx context.Context, c *client.Client, d client.
 	}
 	res := publishedJSON{Program: f.program, Topic: f.topic, Seconds: time.Since(started).Seconds(), Interrupted: ctx.Err() != nil}
 	res.Published, res.Confirmed, res.Failed, res.Bytes = lines.Counts()
+	res.Unconfirmed = res.Published - res.Confirmed - res.Failed
 	if after, derr := c.Describe(ending, f.topic); derr == nil {
 		res.DroppedUnread = droppedUnread(after) - droppedUnread(d)
 	} else if err == nil { // a failure would have scripts publish it all again
@@ -468,6 +478,9 @@ func (r publishedJSON) text() string {
 		parts = append(parts, "all confirmed")
 	default:
 		parts = append(parts, cli.Thousands(r.Confirmed)+" confirmed", cli.Thousands(r.Failed)+" failed")
+		if r.Unconfirmed > 0 {
+			parts = append(parts, cli.Thousands(r.Unconfirmed)+" unconfirmed (the broker had not answered)")
+		}
 	}
 	if r.DroppedUnread > 0 {
 		parts = append(parts, cli.Thousands(r.DroppedUnread)+" dropped before anybody read them")

@@ -101,7 +101,8 @@ exec "$BUILT/`+client+`" "$@" -b "$address"
 	cmd := exec.CommandContext(ctx, bash, "-euo", "pipefail", "-c",
 		strings.ReplaceAll(commands, readmeMessages, testMessages)+"kill %1\nwait %1 # 0: it has drained\n")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "BUILT="+built, "XDG_STATE_HOME="+t.TempDir(), "LIGHTQ_DATA_DIR=")
+	// The broker's data directory is below the state directory, or on macOS below the home directory.
+	cmd.Env = append(os.Environ(), "BUILT="+built, "HOME="+dir, "XDG_STATE_HOME="+t.TempDir(), "LIGHTQ_DATA_DIR=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that all of it can be ended together
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
@@ -124,6 +125,8 @@ exec "$BUILT/`+client+`" "$@" -b "$address"
 		"published text: .* all confirmed",
 		"\nhello\n",
 		"text: queue, 1 partition",
+		"[0-3]/[0-9]+ ann is Ann Archer \\(source=readme\\)\n",
+		`"key":"bob","value":"Bob Baker","headers":\[{"key":"source","value":"readme"}\]}`,
 		"draining",
 	} {
 		if !regexp.MustCompile(want).Match(output) {
