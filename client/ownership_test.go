@@ -26,6 +26,17 @@ func TestPublishCopies(t *testing.T) {
 			bubble(t, 1, func(t *testing.T, f *fakeBroker) {
 				c := f.client(reconnecting(1, 1))
 				defer f.stop(c)
+				if tt.cut {
+					// After some confirms a connection gets none any more, until the silence is noticed or it is cut.
+					w, confirms := watch(f), map[*fakeConn]int{}
+					stores := f.on
+					f.setOn(func(c *fakeConn, h codec.Header, header, payload []byte) bool {
+						if confirms[c]++; h.Type == codec.TypePublish && confirms[c] > 20 {
+							w.hold(1)
+						}
+						return stores(c, h, header, payload)
+					})
+				}
 				p := newProducer(t, c, tt.opts...)
 				const each, publishers = 200, 3
 				var wg sync.WaitGroup
