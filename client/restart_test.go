@@ -148,13 +148,18 @@ func TestBrokerIsStartedAnew(t *testing.T) {
 }
 
 // Against a real broker, over TCP and without a socket: connections end anywhere, and consumers get what is stored, once and
-// in order, each of them; what was confirmed is there once.
+// in order, each of them; what was confirmed is there once. With idempotence, all is confirmed.
 func TestCutsWithARealBroker(t *testing.T) {
 	for seed := range uint64(4) {
 		for _, kind := range []string{"tcp", "in-process"} {
 			t.Run(fmt.Sprintf("%s/seed=%d", kind, seed), func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
+				idempotent := seed%2 == 1
+				opts := []ProducerOption{BatchBytes(4 << 10)}
+				if idempotent {
+					opts = append(opts, Idempotent())
+				}
 				rng := rand.New(rand.NewPCG(seed, 3))
 				cfg, dial, addr := loop.Config{}, (&net.Dialer{}).DialContext, "tcp://in-process:0"
 				if kind == "tcp" {
@@ -186,7 +191,7 @@ func TestCutsWithARealBroker(t *testing.T) {
 							return cuts.wrap(nc), nil
 						}))
 				})
-				p := anyway(t, func() (*Producer, error) { return c.Producer(ctx, "orders", BatchBytes(4<<10)) })
+				p := anyway(t, func() (*Producer, error) { return c.Producer(ctx, "orders", opts...) })
 				co := anyway(t, func() (*Consumer, error) { return c.Consumer(ctx, "orders") })
 				const records = 3000
 				outcomes := make([]outcome, records)
@@ -250,7 +255,7 @@ func TestCutsWithARealBroker(t *testing.T) {
 						t.Errorf("message %d was reported %d times", i, o.told)
 					case o.err == nil && (len(at) != 1 || at[0] != o.receipt):
 						t.Errorf("confirmed message %d at %+v is stored at %+v", i, o.receipt, at)
-					case o.err != nil && !isConn(o.err):
+					case o.err != nil && (idempotent || !isConn(o.err)):
 						t.Errorf("message %d: %v", i, o.err)
 					case o.err != nil:
 						unknown++
@@ -267,5 +272,75 @@ func TestCutsWithARealBroker(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Case F43: a broker with a topic in files is stopped and started anew on its port, again and again, under a producer and a consumer that
+// know nothing of it: each record is confirmed, stored and consumed once, in order.
+func TestRestartsUnderLoad(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cfg := loop.Config{Bind: "127.0.0.1", DataDir: t.TempDir()}
+	b := startReal(t, cfg)
+	cfg.Port = b.port(t)
+	c, err := Dial(ctx, "tcp://"+b.addr(), WithReconnect(time.Millisecond, 20*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := c.CreateTopic(ctx, "orders", TopicSettings{Storage: codec.StorageFile}); err != nil {
+		t.Fatal(err)
+	}
+	p, co := newProducer(t, c, Idempotent()), newConsumer(t, c)
+
+	const restarts, each = 4, 150
+	publishing := make(chan int, restarts) // one element when another round is under way
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		last := codec.Offset(-1)
+		for i := range restarts * each {
+			r, err := p.Publish(ctx, Message{Value: fmt.Append(nil, i)})
+			if err != nil || r.Offset <= last {
+				t.Errorf("message %d: offset %d behind %d, %v", i, r.Offset, last, err)
+				return
+			}
+			last = r.Offset
+			if i%each == each/2 {
+				publishing <- i
+			}
+		}
+	}()
+	consumed := make(chan struct{})
+	go func() {
+		defer close(consumed)
+		n := 0
+		for r, err := range co.Records(ctx) {
+			if err != nil || string(r.Value) != strconv.Itoa(n) {
+				t.Errorf("record %q at offset %d, want %d: %v", r.Value, r.Offset, n, err)
+				return
+			}
+			if n++; n == restarts*each {
+				return
+			}
+		}
+	}()
+	for range restarts {
+		select {
+		case <-publishing:
+		case <-published: // it has failed
+		}
+		b.stop()
+		b = startReal(t, cfg)
+	}
+	<-published
+	<-consumed
+	d, err := c.Describe(ctx, "orders")
+	if err != nil || d.Partitions[0].RecordsIn == 0 {
+		t.Errorf("%+v %v", d, err)
 	}
 }
