@@ -67,8 +67,14 @@ func TestFetch(t *testing.T) {
 			limit       codec.Offset
 			first, next int
 		}{
-			{Earliest(), 0, 0, end}, {AtOffset(0), 0, 0, end}, {AtOffset(75), 0, 75, end}, {AtOffset(75), 230, 75, 230},
-			{AtOffset(75), 76, 75, 76}, {AtOffset(100), 100, 100, 100}, {Latest(), 0, end, end}, {AtOffset(end), 0, end, end},
+			{Earliest(), 0, 0, end},
+			{AtOffset(0), 0, 0, end},
+			{AtOffset(75), 0, 75, end},
+			{AtOffset(75), 230, 75, 230},
+			{AtOffset(75), 76, 75, 76},
+			{AtOffset(100), 100, 100, 100},
+			{Latest(), 0, end, end},
+			{AtOffset(end), 0, end, end},
 			{AtOffset(end - 1), 2 * end, end - 1, end},
 		} {
 			got := replay(tt.from, tt.limit)
