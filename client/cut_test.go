@@ -224,6 +224,9 @@ func cutAnywhere(t *testing.T, seed uint64, sockets bool) {
 					t.Fatal(err)
 				}
 				stored[[2]int{g, i}] = append(stored[[2]int{g, i}], Receipt{part, opened.Record.Offset})
+				if outcomes[g][i].err != nil {
+					continue // a copy that a dead connection has brought may come late
+				}
 				if i+1 <= last[g] {
 					t.Errorf("seed %d: partition %d: %s stands behind message %d", seed, part, v, last[g]-1)
 				}

@@ -65,6 +65,8 @@
 // A consumer gets every record of its partitions. With Group it shares them with the group's other members, batch by
 // batch; offsets then jump, and may go back.
 //
+// Client.Fetch and Client.Replay read a range of a partition without a consumer.
+//
 // # Outcomes
 //
 // The broker gives one result per batch: Receipt of Publish, the callback of PublishAsync, OnBatch, and the error
@@ -90,7 +92,8 @@
 //     well. Where the code makes it certain that nothing is stored, the next batch takes the refused one's sequence, which the
 //     broker has not used up. Otherwise the partition goes on under another id, from sequence 0, since the broker could take the
 //     next batch for the refused one: after codec.CodeOutcomeUnknown, codec.CodeOutOfOrder, codec.CodeProducerFenced, a code
-//     that this version does not know, and any refusal of a batch that had been sent on an earlier connection as well.
+//     that this version does not know, and any refusal of a batch that had been sent on an earlier connection as well (its
+//     first copy may still arrive).
 //   - A record that the program publishes a second time is another record.
 //
 // # Goroutines

@@ -5,13 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"testing"
+	"time"
 
 	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/loop"
 )
 
-// exampleBroker stands in for a broker at 127.0.0.1:5500 in the examples.
-func exampleBroker() Option { return WithDialer(newFake(&testing.B{}, 1).dial) }
+// exampleBroker runs a broker within the examples' process, as if it were at 127.0.0.1:5500.
+func exampleBroker() Option {
+	door := loop.NewInProcess()
+	broker, err := loop.NewBroker(loop.Config{Listener: door})
+	if err != nil {
+		log.Fatal(err)
+	}
+	go func() { log.Fatal(broker.Serve(context.Background())) }() // as long as the process
+	return WithDialer(door.Dial)
+}
 
 func Example() {
 	ctx := context.Background()
@@ -63,6 +72,9 @@ func ExampleProducer_PublishAsync() {
 		log.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
+	if _, err := c.CreateTopic(ctx, "orders", TopicSettings{}); err != nil {
+		log.Fatal(err)
+	}
 	p, err := c.Producer(ctx, "orders", Partitions(0))
 	if err != nil {
 		log.Fatal(err)
@@ -92,6 +104,9 @@ func ExampleConsumer_Batches() {
 		log.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
+	if _, err := c.CreateTopic(ctx, "orders", TopicSettings{}); err != nil {
+		log.Fatal(err)
+	}
 	p, err := c.Producer(ctx, "orders")
 	if err != nil {
 		log.Fatal(err)
@@ -133,4 +148,71 @@ func ExampleRetryable() {
 	_, err = c.Producer(context.Background(), "missing")
 	fmt.Println(errors.Is(err, codec.CodeUnknownTopic), Retryable(err))
 	// Output: true false
+}
+
+// An idempotent producer is confirmed across lost connections, and nothing is stored twice.
+func ExampleIdempotent() {
+	ctx := context.Background()
+	c, err := Dial(ctx, "tcp://10.0.0.1:5500,tcp://10.0.0.2:5500", exampleBroker(), // tried in this order
+		WithReconnect(20*time.Millisecond, 2*time.Second),
+		WithOnConn(func(e ConnEvent) { log.Println(e.Role, e.Topic, e.State, e.Addr, e.Err) }))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.CreateTopic(ctx, "payments", TopicSettings{}); err != nil {
+		log.Fatal(err)
+	}
+	p, err := c.Producer(ctx, "payments", Idempotent())
+	if err != nil {
+		log.Fatal(err)
+	}
+	receipt, err := p.Publish(ctx, Message{Key: []byte("ann"), Value: []byte("10.00"), Partition: AnyPartition})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(receipt.Partition, receipt.Offset)
+	// Output: 0 0
+}
+
+// The members of a group share the records.
+func ExampleGroup() {
+	ctx := context.Background()
+	c, err := Dial(ctx, "127.0.0.1:5500", exampleBroker())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.CreateTopic(ctx, "jobs", TopicSettings{}); err != nil {
+		log.Fatal(err)
+	}
+	p, err := c.Producer(ctx, "jobs")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i := range 3 {
+		if err := p.PublishValue(ctx, 0, fmt.Appendf(nil, "job %d", i)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := p.Flush(ctx); err != nil {
+		log.Fatal(err)
+	}
+	worker, err := c.Consumer(ctx, "jobs", Group("workers"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for r, err := range worker.Records(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s\n", r.Value)
+		if r.Offset == 2 {
+			break
+		}
+	}
+	// Output:
+	// job 0
+	// job 1
+	// job 2
 }

@@ -148,6 +148,18 @@ func (f *fakeBroker) connect(ctx context.Context) (net.Conn, error) {
 	return ours, nil
 }
 
+// change changes the fake while it is in use.
+func (f *fakeBroker) change(how func()) {
+	f.mu.Lock()
+	how()
+	f.mu.Unlock()
+}
+
+// setOn changes on while the fake is in use.
+func (f *fakeBroker) setOn(on func(c *fakeConn, h codec.Header, header, payload []byte) bool) {
+	f.change(func() { f.on = on })
+}
+
 // cut ends all connections.
 func (f *fakeBroker) cut() {
 	f.mu.Lock()
@@ -313,9 +325,10 @@ func (c *fakeConn) read() {
 		}
 		c.broker.mu.Lock()
 		c.broker.frames[h.Type]++
+		on := c.broker.on
 		c.broker.mu.Unlock()
 		header, payload := body[:h.HeaderSize], body[h.HeaderSize:]
-		if c.broker.on != nil && c.broker.on(c, h, header, payload) {
+		if on != nil && on(c, h, header, payload) {
 			continue
 		}
 		if err := c.handle(h, header, payload); err != nil {
@@ -335,7 +348,10 @@ func (c *fakeConn) handle(h codec.Header, header, payload []byte) error {
 		if _, err := codec.ParseHello(header); err != nil {
 			return err
 		}
-		c.send(codec.AppendHello(nil, h.Correlation, true, f.hello))
+		f.mu.Lock()
+		m := f.hello
+		f.mu.Unlock()
+		c.send(codec.AppendHello(nil, h.Correlation, true, m))
 	case codec.TypeCreate:
 		m, err := codec.ParseCreate(header)
 		if err != nil {
@@ -460,11 +476,12 @@ func (c *fakeConn) handle(h codec.Header, header, payload []byte) error {
 			level = codec.LevelAppended
 		}
 		f.mu.Lock()
-		next := f.next[m.Partition]
+		r := codec.OpenReply{
+			ID: f.topicID, Partitions: uint32(f.partitions), WindowBytes: f.window, MaxBatchBytes: f.maxBatch, Level: level,
+			Next: f.next[m.Partition],
+		}
 		f.mu.Unlock()
-		c.send(codec.AppendOpenReply(nil, h.Correlation, h.Handle, codec.OpenReply{
-			ID: f.topicID, Partitions: uint32(f.partitions), WindowBytes: f.window, MaxBatchBytes: f.maxBatch, Level: level, Next: next,
-		}))
+		c.send(codec.AppendOpenReply(nil, h.Correlation, h.Handle, r))
 	case codec.TypePublish:
 		m, results, err := c.append(h, header, payload)
 		if err != nil {

@@ -31,7 +31,7 @@ type watching struct {
 
 func watch(f *fakeBroker) *watching {
 	w := &watching{}
-	f.on = func(c *fakeConn, h codec.Header, header, payload []byte) bool {
+	f.setOn(func(c *fakeConn, h codec.Header, header, payload []byte) bool {
 		if h.Type != codec.TypePublish {
 			return false
 		}
@@ -56,7 +56,7 @@ func watch(f *fakeBroker) *watching {
 			c.send(confirmFrame(h.Handle, m2.Epoch, m2.First, results...))
 		}
 		return true
-	}
+	})
 	return w
 }
 
@@ -179,15 +179,15 @@ func TestNumbersAfterRefusals(t *testing.T) {
 				if tt.resent {
 					// It does not arrive before the connection is lost.
 					before := f.on
-					f.on = func(c *fakeConn, h codec.Header, header, payload []byte) bool {
+					f.setOn(func(c *fakeConn, h codec.Header, header, payload []byte) bool {
 						if h.Type == codec.TypePublish {
 							return true
 						}
 						return before(c, h, header, payload)
-					}
+					})
 					publishEach(t, p, func(_ int, _ Receipt, err error) { outcomes[1] = err }, 3)
 					publishEach(t, p, func(_ int, _ Receipt, err error) { outcomes[2] = err }, 1)
-					f.on, refuse = before, tt.code
+					f.change(func() { f.on, refuse = before, tt.code })
 					f.cut()
 					<-time.After(2 * time.Second)
 					synctest.Wait()
@@ -239,7 +239,7 @@ func TestLostBehindARefusal(t *testing.T) {
 				outcomes := make([]error, 3)
 				before := f.on
 				published, opens := 0, 0
-				f.on = func(c *fakeConn, h codec.Header, header, payload []byte) bool {
+				f.setOn(func(c *fakeConn, h codec.Header, header, payload []byte) bool {
 					switch h.Type {
 					case codec.TypePublish:
 						if published++; !second || published == 2 {
@@ -251,7 +251,7 @@ func TestLostBehindARefusal(t *testing.T) {
 						return true // no answer before the connection is lost
 					}
 					return before(c, h, header, payload)
-				}
+				})
 				counts := []int{1}
 				if second {
 					counts = append(counts, 3)
@@ -260,7 +260,7 @@ func TestLostBehindARefusal(t *testing.T) {
 				if second == (opens > 0) {
 					t.Fatalf("%d opens", opens)
 				}
-				f.on = before
+				f.change(func() { f.on = before })
 				f.cut()
 				publishEach(t, p, func(_ int, _ Receipt, err error) { outcomes[2] = err }, 2)
 				if err := p.Flush(t.Context()); !errors.Is(err, codec.CodeNoSpace) {
@@ -301,14 +301,14 @@ func TestFiveOnTheirWay(t *testing.T) {
 		if most := 6 * minBatchBytes / 100; taken > most {
 			t.Errorf("%d messages were taken, %d fit", taken, most)
 		}
-		f.window = 1
+		f.change(func() { f.window = 1 })
 		f.cut()
 		<-time.After(2 * time.Second)
 		synctest.Wait()
 		if n := len(w.batches()); n != maxKept+1 {
 			t.Errorf("%d batches were sent again, the window allows one", n-maxKept)
 		}
-		f.window = codec.DefaultWindowBytes
+		f.change(func() { f.window = codec.DefaultWindowBytes })
 		w.hold(0)
 		f.cut()
 		if err := p.Flush(t.Context()); err != nil {
@@ -338,7 +338,7 @@ func TestLostWhileSendingAgain(t *testing.T) {
 		before := f.on
 		for round := range 4 {
 			left := round
-			f.on = func(c *fakeConn, h codec.Header, header, payload []byte) bool {
+			f.setOn(func(c *fakeConn, h codec.Header, header, payload []byte) bool {
 				if h.Type == codec.TypePublish {
 					if left--; left < 0 {
 						c.close()
@@ -346,12 +346,12 @@ func TestLostWhileSendingAgain(t *testing.T) {
 					}
 				}
 				return before(c, h, header, payload)
-			}
+			})
 			f.cut()
 			<-time.After(5 * time.Second)
 			synctest.Wait()
 		}
-		f.on = before
+		f.change(func() { f.on = before })
 		w.hold(0)
 		f.cut()
 		if err := p.Flush(t.Context()); err != nil {
@@ -398,13 +398,13 @@ func TestSequencesGoRound(t *testing.T) {
 
 func TestIdempotentNeedsTheBroker(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, f *fakeBroker) {
-		f.on = func(c *fakeConn, h codec.Header, _, _ []byte) bool {
+		f.setOn(func(c *fakeConn, h codec.Header, _, _ []byte) bool {
 			if h.Type != codec.TypeProducer {
 				return false
 			}
 			c.send(codec.AppendError(nil, h.Correlation, 0, codec.Errorf(codec.CodeNotYet, "an old broker")))
 			return true
-		}
+		})
 		c := f.client(reconnecting(time.Second, time.Minute))
 		defer f.stop(c)
 		if _, err := c.Producer(t.Context(), "orders", Idempotent()); !errors.Is(err, codec.CodeNotYet) {
@@ -430,7 +430,7 @@ func TestSmallerFramesThanBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		f.hello.MaxFrameBytes = 50_000
+		f.change(func() { f.hello.MaxFrameBytes = 50_000 })
 		f.cut()
 		<-time.After(2 * time.Second)
 		synctest.Wait()
