@@ -401,7 +401,7 @@ func BenchmarkIdle(b *testing.B) {
 			l.state = stateClosed // as the death of the process leaves it: no mark
 			l.sy.stopAlarm(&l.alarm)
 			for _, seg := range l.segments {
-				seg.closeHandles()
+				closeFiles(seg.takeHandles())
 			}
 			l.mu.Unlock()
 		}

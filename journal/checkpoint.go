@@ -80,11 +80,11 @@ func (l *Log) restLocked(seg *segment) {
 	l.spare, l.spares = nil, nil
 	reserved := max(seg.allocated, seg.warm) > seg.pos
 	if !reserved && len(spares) == 0 {
-		seg.closeHandles()
+		l.closeLocked(seg)
 		return
 	}
-	handles := seg.handles
-	seg.handles, seg.free, seg.ready, seg.opening = nil, nil, false, true
+	handles := seg.takeHandles()
+	seg.opening = true
 	at := seg.pos
 	l.taskLocked(func() {
 		for _, sp := range spares {
@@ -96,9 +96,7 @@ func (l *Log) restLocked(seg *segment) {
 		if reserved && handles[0].Truncate(int64(at)) == nil {
 			_ = handles[0].Sync() // what matters was synced; a file that stays longer than it need be does no harm
 		}
-		for _, h := range handles {
-			_ = h.Close() // as above
-		}
+		closeFiles(handles)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		seg.opening = false
@@ -168,7 +166,7 @@ func (l *Log) syncLocked() {
 		defer l.mu.Unlock()
 		l.syncing = false
 		for _, seg := range l.closeLater {
-			seg.closeHandles()
+			l.closeLocked(seg)
 		}
 		l.closeLater = l.closeLater[:0]
 		if err != nil {
@@ -265,16 +263,13 @@ func (l *Log) finishLocked() {
 func (l *Log) shutLocked() {
 	l.sy.stopAlarm(&l.alarm)
 	for _, seg := range l.segments {
-		seg.closeHandles()
+		closeFiles(seg.takeHandles())
 	}
 	if l.spare != nil {
 		l.spares = append(l.spares, l.spare)
 	}
 	for _, sp := range l.spares {
-		for _, h := range sp.handles {
-			_ = h.Close() // nothing was written
-		}
-		_ = l.fsys.Remove(sp.path) // the next Open removes it
+		l.discard(sp)
 	}
 	l.spare, l.spares = nil, nil
 	l.state = stateClosed

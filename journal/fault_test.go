@@ -389,6 +389,28 @@ func TestReaderComesLate(t *testing.T) {
 	l.mustClose()
 }
 
+// F07: the process that made a log's directory died before it could sync its name. The next one does not take the name for granted: what it
+// confirms survives a power cut.
+func TestDirectoryOfADeadProcess(t *testing.T) {
+	p := newPools(t)
+	mem := vfs.NewMem()
+	if err := vfs.MkdirAll(mem, "/data/t"); err != nil {
+		t.Fatal(err)
+	}
+	if err := mem.Mkdir(testDir); err != nil {
+		t.Fatal(err)
+	}
+	l := mustOpen(t, mem, testDir, testOptions(p))
+	l.mustAppend(3, 100)
+	l.mustDurable()
+	again := mustOpen(t, mem.CrashClone(vfs.Nothing, 0), testDir, testOptions(p))
+	if again.Next() != l.Next() {
+		t.Errorf("%d was confirmed, after a power cut next is %d", l.Next(), again.Next())
+	}
+	abandon(again)
+	l.mustClose()
+}
+
 // slowDisk makes every sync take a time.
 func slowDisk(fault *vfs.Fault, d time.Duration, only string) *atomic.Int64 {
 	var syncs atomic.Int64

@@ -15,7 +15,7 @@ import (
 )
 
 // BenchmarkRaw measures which way of making bytes durable the machine likes: write and fdatasync, pwritev2 with RWF_DSYNC, or O_DIRECT with
-// O_DSYNC; on blocks that are merely reserved, or were written before; one at a time, or several in flight. docs/BENCHMARKS.md has
+// O_DSYNC; on blocks that are merely reserved, or were written before; one at a time, or several in flight. docs/BENCHMARKS-journal.md has
 // what came of it.
 func BenchmarkRaw(b *testing.B) {
 	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {

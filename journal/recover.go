@@ -305,9 +305,6 @@ func (f *found) start() Position {
 
 func (r *recovery) run() error {
 	l := r.l
-	if err := vfs.MkdirAll(l.fsys, l.dir); err != nil {
-		return err
-	}
 	if err := r.list(); err != nil {
 		return err
 	}
@@ -368,6 +365,9 @@ func (r *recovery) tell() {
 // list sorts the entries of the directory by the grammar of names.
 func (r *recovery) list() error {
 	entries, err := r.l.fsys.List(r.l.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return vfs.MkdirAll(r.l.fsys, r.l.dir)
+	}
 	if err != nil {
 		return err
 	}

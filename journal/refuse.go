@@ -137,7 +137,7 @@ func (l *Log) nameAgain() error {
 // removeUnused removes segments that nothing was ever written to, as far as they were made.
 func (l *Log) removeUnused(gone []*segment) error {
 	for _, seg := range gone {
-		seg.closeHandles()
+		closeFiles(seg.takeHandles())
 		name := seg.path
 		if seg.from != "" {
 			name = seg.from

@@ -74,12 +74,24 @@ func (s *segment) limit() codec.Offset {
 	return s.next
 }
 
-// closeHandles closes what is open. Nothing may be in flight.
-func (s *segment) closeHandles() {
-	for _, h := range s.handles {
-		_ = h.Close() // everything that matters was synced
-	}
+// takeHandles takes the open handles away from the segment. Nothing may be in flight.
+func (s *segment) takeHandles() []vfs.File {
+	handles := s.handles
 	s.handles, s.free, s.ready = nil, nil, false
+	return handles
+}
+
+func closeFiles(files []vfs.File) {
+	for _, f := range files {
+		_ = f.Close() // everything that matters was synced
+	}
+}
+
+// closeLocked closes a segment's file without making anybody wait who needs the log.
+func (l *Log) closeLocked(seg *segment) {
+	if files := seg.takeHandles(); len(files) > 0 {
+		l.taskLocked(func() { closeFiles(files) })
+	}
 }
 
 // spare is a file that will become a segment: its blocks are reserved, maybe written, and it holds nothing that decodes.
@@ -181,17 +193,19 @@ func (l *Log) widenLocked(seg *segment) {
 	seg.narrow = true
 	l.taskLocked(func() {
 		f, err := l.fsys.Open(seg.path)
-		l.mu.Lock()
-		defer l.mu.Unlock()
 		if err != nil {
 			return // it stays as narrow as it is
 		}
-		if !seg.ready || seg.sealed {
-			_ = f.Close() // nothing was written
-			return
+		l.mu.Lock()
+		wanted := seg.ready && !seg.sealed
+		if wanted {
+			seg.narrow = false
+			seg.handles, seg.free = append(seg.handles, f), append(seg.free, f)
 		}
-		seg.narrow = false
-		seg.handles, seg.free = append(seg.handles, f), append(seg.free, f)
+		l.mu.Unlock()
+		if !wanted {
+			_ = f.Close() // nothing was written
+		}
 	})
 }
 
@@ -254,9 +268,7 @@ func (l *Log) prepare(sp *spare, name string) (*spare, error) {
 }
 
 func (l *Log) discard(sp *spare) {
-	for _, h := range sp.handles {
-		_ = h.Close() // nothing was written
-	}
+	closeFiles(sp.handles)
 	_ = l.fsys.Remove(sp.path) // the next Open removes it
 }
 
@@ -326,7 +338,7 @@ func (l *Log) seal(seg *segment, f vfs.File, at Position, seal, index []byte, sy
 	if l.syncing {
 		l.closeLater = append(l.closeLater, seg) // its handle may be in use
 	} else {
-		seg.closeHandles()
+		l.closeLocked(seg)
 	}
 	l.settleDurableLocked()
 	l.retainLocked()

@@ -19,7 +19,7 @@ var iovecPool = sync.Pool{New: func() any { return new(iovecs) }}
 // noDsync is set when the kernel refuses RWF_DSYNC.
 var noDsync atomic.Bool
 
-// WriteSync implements File. One pwritev2 with RWF_DSYNC: docs/BENCHMARKS.md has what it gains over a write and an fdatasync.
+// WriteSync implements File. One pwritev2 with RWF_DSYNC: docs/BENCHMARKS-journal.md has what it gains over a write and an fdatasync.
 func (f *osFile) WriteSync(bufs [][]byte, off int64) error { return f.write(bufs, off, true) }
 
 func writev(fd int, bufs [][]byte, off int64, sync bool) error {
