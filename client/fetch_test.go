@@ -82,7 +82,10 @@ func TestFetch(t *testing.T) {
 				t.Errorf("storage %d from %+v to %d: %d records, want %d to %d", storage, tt.from, tt.limit, len(got), tt.first, tt.next)
 			}
 		}
-		for range c.Replay(ctx, name, 0, Earliest(), 0) {
+		for _, err := range c.Replay(ctx, name, 0, Earliest(), 0) {
+			if err != nil {
+				t.Error(err)
+			}
 			break // leaving early is no harm
 		}
 
@@ -203,8 +206,8 @@ func TestFetchReplies(t *testing.T) {
 		}
 		// A broker that sends nothing and goes nowhere is not asked for ever.
 		reply(codec.FetchReply{Next: 0, High: 5})
-		for range c.Replay(t.Context(), "orders", 0, AtOffset(0), 0) {
-			t.Error("something came")
+		for _, err := range c.Replay(t.Context(), "orders", 0, AtOffset(0), 0) {
+			t.Error("something came", err)
 		}
 	})
 }

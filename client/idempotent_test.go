@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -437,7 +436,7 @@ func TestSmallerFramesThanBefore(t *testing.T) {
 		if !errors.Is(told, codec.CodeBatchTooLarge) {
 			t.Errorf("told %v", told)
 		}
-		if err := p.PublishValue(t.Context(), 0, []byte(fmt.Sprint("x"))); !errors.Is(err, codec.CodeBatchTooLarge) {
+		if err := p.PublishValue(t.Context(), 0, []byte("x")); !errors.Is(err, codec.CodeBatchTooLarge) {
 			t.Error(err)
 		}
 	})
