@@ -85,11 +85,13 @@ func importCommand() *cobra.Command {
 others is an error, behind which the rest is created all the same.`,
 		Example: "  lightq-topic import -f topics.json",
 		RunE: func(*cobra.Command, []string) error {
-			d, err := readDefinitions(file)
-			if err != nil {
-				return err
-			}
-			return f.withClient(func(ctx context.Context, c *client.Client) error { return f.importAll(ctx, c, d) })
+			return f.withClient(func(ctx context.Context, c *client.Client) error {
+				d, err := readDefinitions(file)
+				if err != nil {
+					return err
+				}
+				return f.importAll(ctx, c, d)
+			})
 		},
 	}
 	f.addServer(cmd.Flags(), "lightq-topic")
