@@ -150,7 +150,8 @@ func (s *session) growBody() bool {
 	if s.l.mustWait(s) {
 		return false
 	}
-	slab, buf, own := b.slab, b.buf, true
+	var slab *codec.Slab
+	buf, own := b.buf, true
 	m := &s.l.b.memory
 	size, announced := b.size, int64(0)
 	switch {

@@ -17,9 +17,6 @@ func (q *fifo[T]) len() int { return q.count }
 func (q *fifo[T]) front() *T { return &q.slots[q.head] }
 func (q *fifo[T]) back() *T  { return &q.slots[(q.head+q.count-1)&(len(q.slots)-1)] }
 
-// at returns the i-th oldest, valid until the next push or pop.
-func (q *fifo[T]) at(i int) *T { return &q.slots[(q.head+i)&(len(q.slots)-1)] }
-
 func (q *fifo[T]) push(v T) {
 	if q.count == len(q.slots) {
 		slots := make([]T, max(16, 2*len(q.slots)))

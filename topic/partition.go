@@ -124,6 +124,8 @@ func (c *core) admit(in incoming) bool {
 	case in.err != nil:
 		p.refused = true
 		c.refuse(in, codeOf(in.err))
+	case in.batch.ProducerID() >= 0 && c.repeated(in):
+		// It was confirmed again, whether or not there is room for others.
 	case c.state == codec.PartitionPoisoned:
 		p.refused = true
 		c.refuse(in, codec.CodeOutcomeUnknown)
@@ -131,7 +133,7 @@ func (c *core) admit(in incoming) bool {
 		p.refused = true
 		c.refuse(in, codec.CodeNoSpace)
 	case in.batch.ProducerID() >= 0 && !c.inSequence(in):
-		// It was confirmed again, or refused.
+		// It was refused.
 	case !c.mayNumber(in.batch.RecordCount()):
 		return false
 	case c.makeRoom(int64(len(in.batch)) + entryOverheadBytes):
@@ -184,18 +186,28 @@ func (c *core) queue(p *Publisher) *fifo[awaiting] {
 	return &c.awaiting[0]
 }
 
-// inSequence reports whether a batch of an idempotent producer is to be appended. One that is there already is confirmed with
-// the offset that it has, once that is due; any other that does not follow is refused.
+// repeated reports whether a batch of an idempotent producer is there already. Then it is confirmed with the offset that it has, once
+// that is due.
+func (c *core) repeated(in incoming) bool {
+	verdict, base := c.verdict(in.batch)
+	if verdict != idempotence.Duplicate {
+		return false
+	}
+	c.out.free = append(c.out.free, in.slab)
+	c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), base + codec.Offset(in.batch.RecordCount())})
+	c.confirm()
+	return true
+}
+
+func (c *core) verdict(b codec.Batch) (idempotence.Verdict, codec.Offset) {
+	return c.sequences().Check(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(b.RecordCount()))
+}
+
+// inSequence reports whether a batch of an idempotent producer is to be appended. One that does not follow is refused.
 func (c *core) inSequence(in incoming) bool {
-	b := in.batch
-	verdict, base := c.sequences().Check(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(b.RecordCount()))
-	switch verdict {
+	switch verdict, _ := c.verdict(in.batch); verdict {
 	case idempotence.Append:
 		return true
-	case idempotence.Duplicate:
-		c.out.free = append(c.out.free, in.slab)
-		c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), base + codec.Offset(b.RecordCount())})
-		c.confirm()
 	case idempotence.InvalidEpoch:
 		in.pub.refused = true
 		c.refuse(in, codec.CodeProducerFenced)

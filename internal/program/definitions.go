@@ -107,7 +107,7 @@ func readDefinitions(file string) (d definitions, err error) {
 		if err != nil {
 			return d, cli.Usagef("-f, --file: %v", err)
 		}
-		defer opened.Close()
+		defer func() { _ = opened.Close() }() // it was only read
 		in = opened
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxDefinitionsBytes+1))
@@ -277,4 +277,3 @@ func listAside(dir string, list func() ([]topic.Aside, error)) error {
 	}
 	return nil
 }
-

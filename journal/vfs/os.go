@@ -146,7 +146,7 @@ func holder(name string) int {
 	if err != nil {
 		return 0
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	var b [24]byte
 	n, _ := f.ReadAt(b[:], 0)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))

@@ -26,7 +26,7 @@ func TestCrowdRoles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.Close()
+			defer func() { _ = c.Close() }()
 			if _, err := c.CreateTopic(ctx, crowdTopic, client.TopicSettings{Partitions: 3}); err != nil {
 				t.Fatal(err)
 			}
