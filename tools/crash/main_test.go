@@ -155,7 +155,10 @@ func TestLedger(t *testing.T) {
 		{"a gap from elsewhere", func(p *part, v *pass) { v.gap(codec.Gap{From: 7, Next: 9}) }, "is told of a gap"},
 		{"confirmed elsewhere", func(p *part, v *pass) { v.record(record(0, 1, 1)); p.outcome(1, 1, client.Receipt{Offset: 1}, nil) }, "and then confirmed at 1"},
 		{"two outcomes", func(p *part, v *pass) { p.outcome(0, 1, client.Receipt{}, nil) }, "two outcomes"},
-		{"refused and there", func(p *part, v *pass) { v.record(record(0, 1, 1)); p.outcome(1, 1, client.Receipt{}, codec.CodeNoSpace) }, "then refused"},
+		{"refused and there", func(p *part, v *pass) {
+			v.record(record(0, 1, 1))
+			p.outcome(1, 1, client.Receipt{}, codec.CodeNoSpace)
+		}, "then refused"},
 		{"never published", func(p *part, v *pass) { v.record(record(0, 1, 9)) }, "which was not published"},
 		{"by nobody", func(p *part, v *pass) { v.record(record(0, 9, 1)) }, "which was not published"},
 		{"garbage", func(p *part, v *pass) {
