@@ -118,6 +118,8 @@ func (p *process) says(text string) {
 	for !strings.Contains(p.stderr.text(), text) {
 		select {
 		case <-every.C:
+		case <-p.done:
+			p.t.Fatalf("the broker has ended (%s), and does not say %q:\n%s", p.cmd.ProcessState, text, p.text())
 		case <-timeout.C:
 			p.t.Fatalf("the broker does not say %q:\n%s", text, p.text())
 		}

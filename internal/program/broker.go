@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -226,6 +227,7 @@ func (f *brokerFlags) serve() error {
 		runtime.GOMAXPROCS(int(f.loops) + processorsBesideLoops)
 	}
 	logger := cli.NewLogger(os.Stderr, f.level)
+	defer outlive(logger)()
 	dataDir, err := resolveDataDir(f.dataDir)
 	if err != nil {
 		return err
@@ -267,6 +269,24 @@ func (f *brokerFlags) serve() error {
 		return cli.Failf(cli.ExitFailure, "serve: %v", err)
 	}
 	return nil
+}
+
+// outlive keeps the process alive when its terminal goes (SIGHUP), and when nobody reads what it prints any more (SIGPIPE): topics
+// do not depend on either. The function that it returns ends that.
+func outlive(logger *slog.Logger) func() {
+	signal.Ignore(syscall.SIGPIPE)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		for range hangups {
+			logger.Log(context.Background(), cli.LevelEvent, "SIGHUP: nothing changes, since a reload of the configuration is not built yet")
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+		signal.Reset(syscall.SIGPIPE)
+	}
 }
 
 // A ready is what a broker says once clients can connect.

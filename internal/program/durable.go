@@ -199,7 +199,8 @@ func explainDataDir(err error, dir string) error {
 	case errors.Is(err, fs.ErrPermission):
 		e.Exit = cli.ExitNotAllowed
 		e.Fix = "choose another directory with --data-dir DIR, or --data-dir none to keep everything in memory"
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EROFS):
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrNotExist),
+		errors.Is(err, vfs.ErrNotRegular):
 		e.Fix = "choose another directory with --data-dir DIR, or --data-dir none to keep everything in memory"
 	}
 	return e

@@ -52,6 +52,7 @@ type options struct {
 	seed      uint64
 	dataDir   string
 	broker    string
+	signal    string
 }
 
 func newCommand(stdout io.Writer) *cobra.Command {
@@ -69,6 +70,10 @@ func newCommand(stdout io.Writer) *cobra.Command {
 			if o.time <= 0 || o.rounds < 0 || o.life <= 0 || o.producers < 1 || o.size < leastSize || o.size > 256<<10 || o.segment < 64<<10 {
 				return cli.Usagef("--time and --life must be above 0, --rounds 0 or more, --producers at least 1, --size from %d to 262144, "+
 					"--segment-bytes at least 65536", leastSize)
+			}
+
+			if _, ok := endings[o.signal]; !ok {
+				return cli.Usagef("--signal %q: it must be kill, term, int or quit", o.signal)
 			}
 			if !cmd.Flags().Changed("seed") {
 				o.seed = rand.Uint64()
@@ -88,6 +93,7 @@ func newCommand(stdout io.Writer) *cobra.Command {
 	f.Uint64Var(&o.seed, "seed", 0, "seed of what is random (default: a new one, which is printed)")
 	f.StringVar(&o.dataDir, "data-dir", "", "data directory, kept afterwards (default: a temporary one, removed if all is well)")
 	f.StringVar(&o.broker, "broker", "", "the broker's program (default: lightq-broker beside this one, else built inside a checkout)")
+	f.StringVar(&o.signal, "signal", "kill", "what ends the broker once it is ready: kill, term, int or quit")
 	return root
 }
 
@@ -108,6 +114,14 @@ func interruptible(parent context.Context) (context.Context, func()) {
 		signal.Stop(signals)
 		cancel(nil)
 	}
+}
+
+// endings are the signals that end a broker, and with which exit code it has to end; -1: by the signal.
+var endings = map[string]struct {
+	signal syscall.Signal
+	code   int
+}{
+	"kill": {syscall.SIGKILL, -1}, "term": {syscall.SIGTERM, 0}, "int": {syscall.SIGINT, 0}, "quit": {syscall.SIGQUIT, 2},
 }
 
 // crash does what the command line asks for.

@@ -74,6 +74,26 @@ func TestSoakCrash(t *testing.T) {
 	}
 }
 
+// TestF12Signals: F12. An orderly stop loses or repeats the last second. Producers and consumers are there while the broker is
+// ended by SIGTERM, SIGINT (each with exit code 0) and SIGQUIT, and go on with the next one: what was confirmed is there, once,
+// and no consumer gets a record twice.
+func TestF12Signals(t *testing.T) {
+	for _, name := range []string{"term", "int", "quit"} {
+		t.Run(name, func(t *testing.T) {
+			rounds := "2"
+			if os.Getenv("LIGHTQ_SOAK") != "" {
+				rounds = "40"
+			}
+			var stdout, stderr bytes.Buffer
+			code := run([]string{"--broker", asProgram(t, brokerName), "--signal", name, "--rounds", rounds, "--time", "5m", "--life", "500ms"}, &stdout, &stderr)
+			t.Logf("%s%s", stdout.String(), stderr.String())
+			if code != 0 || !strings.Contains(stdout.String(), "\nok: ") {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
 // TestLoss: a broker that loses what it has confirmed is found out.
 func TestLoss(t *testing.T) {
 	var stdout, stderr bytes.Buffer
@@ -102,6 +122,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"--size", "3"}, 2, "--size from 36"},
 		{[]string{"--time", "-1s"}, 2, "above 0"},
 		{[]string{"--broker", "/nowhere/lightq-broker"}, 2, "/nowhere/lightq-broker"},
+		{[]string{"--signal", "stop"}, 2, "kill, term, int or quit"},
 		{[]string{"more"}, 2, "more"},
 	} {
 		var stdout, stderr bytes.Buffer

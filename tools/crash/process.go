@@ -119,33 +119,24 @@ func (b *broker) waitReady(ctx context.Context) error {
 	}
 }
 
-// kill ends the process at once, and returns when it is gone.
-func (b *broker) kill() error {
+// end sends a signal, and returns when the process is gone. It fails if that does not end with the exit code; -1 is by the signal.
+func (b *broker) end(ctx context.Context, sig syscall.Signal, code int) error {
 	select {
 	case <-b.ended:
 		return fmt.Errorf("the broker has ended by itself (%s): %s", b.cmd.ProcessState, b.lastWords())
 	default:
 	}
-	err := b.cmd.Process.Kill()
-	<-b.ended
-	if err != nil {
+	if err := b.cmd.Process.Signal(sig); err != nil {
+		<-b.ended
 		return fmt.Errorf("the broker has ended by itself (%s): %s", b.cmd.ProcessState, b.lastWords())
-	}
-	return nil
-}
-
-// stop asks it to end, and fails if it does not end with 0.
-func (b *broker) stop(ctx context.Context) error {
-	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop the broker: %w: %s", err, b.lastWords())
 	}
 	select {
 	case <-b.ended:
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the broker to drain: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for the broker to end after %v: %w", sig, context.Cause(ctx))
 	}
-	if !b.cmd.ProcessState.Success() {
-		return fmt.Errorf("the broker does not end with 0 after SIGTERM (%s): %s", b.cmd.ProcessState, b.lastWords())
+	if got := b.cmd.ProcessState.ExitCode(); got != code {
+		return fmt.Errorf("the broker ends with %d after %v (%s), not with %d: %s", got, sig, b.cmd.ProcessState, code, b.lastWords())
 	}
 	return nil
 }

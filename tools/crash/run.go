@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"syscall"
 	"time"
 
 	"github.com/lightio/lightq/client"
@@ -86,13 +87,14 @@ func (r *runner) begin(parent context.Context) error {
 	return err
 }
 
-// kills kills the broker, and looks what is there, until the time is over or something is wrong.
+// kills ends the broker, and looks what is there, until the time is over or something is wrong.
 func (r *runner) kills(ctx context.Context, until time.Time) error {
 	for time.Now().Before(until) && (r.opts.rounds == 0 || r.rounds < r.opts.rounds) {
 		if !pause(ctx, time.Duration(r.rng.Int64N(int64(r.opts.life)))) {
 			return context.Cause(ctx)
 		}
-		if err := r.broker.kill(); err != nil {
+		how := endings[r.opts.signal]
+		if err := r.stop(ctx, how.signal, how.code); err != nil {
 			return err
 		}
 		r.rounds++
@@ -103,7 +105,7 @@ func (r *runner) kills(ctx context.Context, until time.Time) error {
 			if !pause(ctx, time.Duration(r.rng.Int64N(int64(300*time.Millisecond)))) {
 				return context.Cause(ctx)
 			}
-			if err := r.broker.kill(); err != nil {
+			if err := r.stop(ctx, syscall.SIGKILL, -1); err != nil {
 				return err
 			}
 			r.rounds++
@@ -213,7 +215,7 @@ func (r *runner) end(parent context.Context) error {
 			}
 		}
 	}
-	if err := r.broker.stop(ctx); err != nil {
+	if err := r.stop(parent, syscall.SIGTERM, 0); err != nil {
 		return err
 	}
 	if err := r.broker.start(); err != nil {
@@ -222,5 +224,12 @@ func (r *runner) end(parent context.Context) error {
 	if err := r.check(parent, everything); err != nil {
 		return err
 	}
-	return r.broker.stop(ctx)
+	return r.stop(parent, syscall.SIGTERM, 0)
+}
+
+// stop ends the broker by a signal, in less than patience.
+func (r *runner) stop(parent context.Context, sig syscall.Signal, code int) error {
+	ctx, cancel := context.WithTimeout(parent, patience)
+	defer cancel()
+	return r.broker.end(ctx, sig, code)
 }
