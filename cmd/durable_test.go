@@ -179,7 +179,7 @@ func (h home) askJSON(request map[string]any) (reply map[string]any, err error) 
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // the reply has been read, or not
 	if err := conn.SetDeadline(time.Now().Add(deadline)); err != nil {
 		return nil, err
 	}

@@ -365,7 +365,7 @@ func publishMarked(t *testing.T, c *client.Client, producers, each, size int, of
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer consumer.Close()
+	defer func() { _ = consumer.Close() }() // it was only read from
 	var wait sync.WaitGroup
 	var mu sync.Mutex
 	var failed error

@@ -40,7 +40,7 @@ func readAll(t *testing.T, c *client.Client, topic string, n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer consumer.Close()
+	defer func() { _ = consumer.Close() }() // it was only read from
 	i := 0
 	for r, err := range consumer.Records(t.Context()) {
 		if err != nil {

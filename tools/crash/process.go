@@ -72,7 +72,7 @@ func (b *broker) start() error {
 	if err != nil {
 		return fmt.Errorf("open the broker's log: %w", err)
 	}
-	defer log.Close() // the process has its own
+	defer func() { _ = log.Close() }() // the process has its own
 	cmd := exec.Command(b.program, "-t", "ipc", "--bind", b.socket, "--data-dir", b.dataDir, "--disk-reserve", "0", "-l", "info")
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "LIGHTQ_") {
