@@ -21,7 +21,7 @@ func fuzzLog(t testing.TB, close bool) (segment []byte, batches map[codec.Offset
 	defer sy.Close()
 	mem := vfs.NewMem()
 	clock := &manualClock{wall: 1_700_000_000_000}
-	opts := Options{Topic: testTopic, Partition: 3, Syncers: sy, Clock: clock, Snapshot: func(b []byte) []byte { return append(b, "state"...) }}
+	opts := Options{Topic: testTopic, Partition: 3, Syncers: sy, Clock: clock, Snapshot: func(b []byte, _ codec.Offset) []byte { return append(b, "state"...) }}
 	l := mustOpen(t, mem, testDir, opts)
 	for i := range 6 {
 		l.mustAppend(1+i, 20+i*30)
@@ -242,7 +242,7 @@ func writeGolden(t *testing.T, dir string) {
 	opts := testOptions(p)
 	opts.SegmentBytes = 8 << 10
 	opts.Clock = &manualClock{wall: 1_700_000_000_000}
-	opts.Snapshot = func(b []byte) []byte { return append(b, "golden state"...) }
+	opts.Snapshot = func(b []byte, _ codec.Offset) []byte { return append(b, "golden state"...) }
 	l := mustOpen(t, mem, testDir, opts)
 	batches := goldenBatches()
 	for next := codec.Offset(0); next < goldenNext; next = l.Next() {

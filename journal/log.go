@@ -67,9 +67,10 @@ type Options struct {
 	// OnProgress is called whenever there is progress, one call at a time, from a goroutine of the Syncers. It must not wait
 	// for anything but locks held shortly. It may call the log.
 	OnProgress func(Progress)
-	// Snapshot appends the caller's state as of Next to dst, for Recovery.Snapshot. It is called inside of Append, before any
-	// batch of that call counts, and must not call the log. At most 16 MiB.
-	Snapshot func(dst []byte) []byte
+	// Snapshot appends to dst the caller's state as of an offset, the log's Next: of what was appended below it and of nothing else, for
+	// OnSnapshot. It is called inside of Append, before any batch of that call counts, of Retain, and of Purge, which any goroutine may
+	// have called. It must not call the log. At most 16 MiB.
+	Snapshot func(dst []byte, next codec.Offset) []byte
 	// OnRecover is told how far Open is.
 	OnRecover func(RecoveryProgress)
 	// OnSnapshot and OnReplay rebuild the caller's state in Open: first the snapshot of the last segment, nil if there is none, then

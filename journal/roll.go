@@ -19,7 +19,7 @@ func (l *Log) rollLocked() {
 	}
 	var snapshot []byte
 	if l.opts.Snapshot != nil {
-		if snapshot = l.opts.Snapshot(nil); len(snapshot) > maxSnapshotBytes {
+		if snapshot = l.opts.Snapshot(nil, l.next); len(snapshot) > maxSnapshotBytes {
 			invariant.Bug("a snapshot of %d bytes", len(snapshot))
 		}
 	}

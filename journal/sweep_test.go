@@ -145,7 +145,7 @@ func sweepOptions(p *pools, mode SyncMode) Options {
 	opts.SegmentBytes = 6 << 10
 	opts.GroupBytes = 2 << 10
 	opts.MaxInFlight = 3
-	opts.Snapshot = func(dst []byte) []byte { return append(dst, "a snapshot of the state"...) }
+	opts.Snapshot = func(dst []byte, _ codec.Offset) []byte { return append(dst, "a snapshot of the state"...) }
 	opts.OnSnapshot = func(s []byte) error {
 		if len(s) > 0 && string(s) != "a snapshot of the state" {
 			return fmt.Errorf("the snapshot is %q", s)

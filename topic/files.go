@@ -113,7 +113,7 @@ func (r *Registry) load() error {
 		if err != nil {
 			return fmt.Errorf("topic %s: the settings in the catalogue: %w", e.Name, err)
 		}
-		t := &Topic{name: e.Name, id: e.ID, created: e.CreatedMillis, files: f, memory: &r.memory, timed: &r.timed}
+		t := &Topic{name: e.Name, id: e.ID, created: e.CreatedMillis, stored: s, files: f, memory: &r.memory, timed: &r.timed}
 		if e.Verifier != nil {
 			t.login = &login{user: e.User, verifier: e.Verifier}
 		}
@@ -190,7 +190,6 @@ func (f *files) attach(p *Partition, s codec.TopicSettings) error {
 	defer p.mu.Unlock()
 	defer p.noteDue()
 	if c.visible != whenDurable {
-		c.bounded = true
 		c.ceiling = ceiling
 		if ceiling > c.next {
 			if p.log != nil {
@@ -206,6 +205,7 @@ func (f *files) attach(p *Partition, s codec.TopicSettings) error {
 				c.written, c.durable = ceiling, ceiling
 			}
 		}
+		c.bounded = true
 	}
 	return nil
 }
@@ -214,15 +214,16 @@ func (f *files) attach(p *Partition, s codec.TopicSettings) error {
 func (f *files) reserve(p *Partition, to codec.Offset) {
 	f.asking.Go(func() {
 		err := f.raise(p, to)
+		failed := codec.CodeNone
 		if err != nil {
-			to = 0
+			to, failed = 0, codeOf(diskError("reserve offsets", err))
 			if f.readErrors.allow() {
 				f.cfg.Log.Error("offsets cannot be reserved", "topic", p.topic.name, "partition", p.index, "err", err)
 			}
 		}
 		p.enter(time.Now().UnixMilli())
-		p.core.raiseCeiling(to)
-		p.goOn()
+		p.core.raiseCeiling(to, failed)
+		p.store()
 		p.leave()
 	})
 }
@@ -234,10 +235,10 @@ func (f *files) raise(p *Partition, to codec.Offset) error {
 		return nil
 	}
 	old := f.ceilings[p.topic.id]
-	list := make([]codec.Offset, max(len(old), p.index+1, len(p.topic.Partitions())))
+	list := make([]codec.Offset, max(len(old), p.index+1, int(p.topic.stored.Partitions)))
 	copy(list, old)
 	list[p.index] = max(list[p.index], to)
-	if err := f.put(p.topic, p.topic.Settings(), list, nil); err != nil {
+	if err := f.put(p.topic, p.topic.stored, list, nil); err != nil {
 		return err
 	}
 	f.ceilings[p.topic.id] = list
@@ -251,7 +252,11 @@ func (f *files) put(t *Topic, s codec.TopicSettings, ceilings, ends []codec.Offs
 	if t.login != nil {
 		e.User, e.Verifier = t.login.user, t.login.verifier
 	}
-	return f.catalogue.Put(e)
+	if err := f.catalogue.Put(e); err != nil {
+		return err
+	}
+	t.stored = s
+	return nil
 }
 
 // diskCode is the error for the wire of an operation on the files of a topic.
@@ -321,15 +326,15 @@ func (f *files) closeTopic(t *Topic) error {
 	ceilings, ends := f.ceilings[t.id], f.ends[t.id]
 	if len(ceilings) > 0 && ends == nil {
 		ends = make([]codec.Offset, len(ceilings))
-		for i, p := range t.Partitions() {
+		for i, p := range t.Partitions()[:min(len(ceilings), len(t.Partitions()))] {
 			p.mu.Lock()
 			ends[i] = min(p.core.next, ceilings[i])
-			if p.core.state == codec.PartitionPoisoned {
-				ends[i] = ceilings[i]
+			if p.core.state == codec.PartitionPoisoned || !p.core.bounded {
+				ends[i] = ceilings[i] // it is not known where they ended, or was never opened
 			}
 			p.mu.Unlock()
 		}
-		if err := f.put(t, t.Settings(), ceilings, ends); err != nil {
+		if err := f.put(t, t.stored, ceilings, ends); err != nil {
 			errs = append(errs, fmt.Errorf("topic %s: write down where its offsets go on: %w", t.name, err))
 		}
 	}

@@ -175,6 +175,28 @@ type span struct {
 	reason     codec.GapReason
 }
 
+// ticking ticks the registry as the broker does, only more often, until what it returns is called.
+func (d *disk) ticking() (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				d.r.Tick(0, time.Now().UnixMilli())
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+	}
+}
+
 // read takes everything from an offset up to another one.
 func (d *disk) read(p *Partition, group string, from, to codec.Offset, most int) []span {
 	d.t.Helper()
@@ -187,6 +209,7 @@ func (d *disk) read(p *Partition, group string, from, to codec.Offset, most int)
 	if group != "" {
 		cur.Grant(1<<30, now())
 	}
+	defer d.ticking()()
 	var list []span
 	at := from
 	for at < to {

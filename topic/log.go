@@ -14,6 +14,7 @@ import (
 // openLog opens the partition's log and takes over its state.
 func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
 	c := &p.core
+	producers := c.sequences()
 	opts := journal.Options{
 		Topic: journal.TopicID(p.topic.id), Partition: uint32(p.index),
 		Sync: journal.SyncAlways, Interval: time.Duration(s.SyncMillis) * time.Millisecond,
@@ -22,24 +23,19 @@ func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
 		MaxPendingBytes: int64(s.RingBytes) + int64(s.MaxBatchBytes),
 		Syncers:         f.syncers, Readers: f.readers,
 		OnProgress: p.progress,
-		Snapshot: func(dst []byte) []byte {
-			if c.producers == nil {
-				return dst
-			}
-			return c.producers.AppendSnapshotBelow(dst, c.sent) // the batches of this call are not in the log yet
-		},
+		Snapshot:   producers.appendSnapshot,
 		OnSnapshot: func(b []byte) error {
 			if len(b) == 0 {
 				return nil
 			}
-			if err := c.sequences().LoadSnapshot(b); err != nil {
+			if err := producers.load(b); err != nil {
 				f.cfg.Log.Error("what idempotent producers had sent is lost", "topic", p.topic.name, "partition", p.index, "err", err)
 			}
 			return nil
 		},
 		OnReplay: func(b codec.Batch, appended int64) {
 			if b.ProducerID() >= 0 {
-				c.sequences().Replay(b, appended)
+				producers.replay(b, appended)
 			}
 		},
 	}
@@ -145,13 +141,13 @@ func (p *Partition) appendToLog() {
 		c.refused(c.sent, false)
 	case errors.Is(err, journal.ErrPoisoned):
 		c.state = codec.PartitionPoisoned
-		c.takeBack(c.sent, codec.CodeOutcomeUnknown)
+		c.takeBack(max(c.sent, c.high), codec.CodeOutcomeUnknown) // what is visible stays, though the log may have refused it
 	case errors.Is(err, journal.ErrClosed):
 		code := codec.CodeDraining
 		if c.deleted {
 			code = codec.CodeTopicDeleted
 		}
-		c.takeBack(c.sent, code)
+		c.takeBack(max(c.sent, c.high), code)
 	default: // busy: progress tries again
 	}
 }
@@ -164,7 +160,11 @@ func (p *Partition) progress(pr journal.Progress) {
 	if c.settings.RetentionBytes != codec.RetentionUnlimited {
 		c.start = max(c.start, p.log.Start()) // retention by bytes is applied when a segment is sealed
 	}
+	more := pr.Written > c.written
 	c.completed(pr.Written, pr.Durable)
+	if more && len(c.troubled) > 0 {
+		c.retryReads() // what was not there yet may be
+	}
 	if pr.Refused != nil {
 		c.refused(pr.Refused.From, true)
 		if was == codec.PartitionOK {

@@ -27,9 +27,12 @@ type core struct {
 	// above it they would be given out again after a crash.
 	bounded  bool
 	ceiling  codec.Offset
-	reserved bool         // a higher ceiling was asked for
-	healsAt  codec.Offset // of PartitionNoSpace: when something above it is durable, all is well again
-	begun    codec.Offset // records below it that are missing were lost with a restart
+	reserved bool // a higher ceiling was asked for
+
+	unnumbered codec.Code // while what waits for a ceiling that could not be raised is refused: why
+
+	healsAt codec.Offset // of PartitionNoSpace: when something above it is durable, all is well again
+	begun   codec.Offset // records below it that are missing were lost with a restart
 
 	ring    ring
 	start   codec.Offset // first offset kept
@@ -56,7 +59,7 @@ type core struct {
 	deleted    bool
 	publishers int
 	counts     counts
-	producers  *idempotence.State // what idempotent producers have appended; nil: nothing yet
+	producers  *sequences // what idempotent producers have appended; nil: nothing yet
 
 	sent codec.Offset // exclusive: what the store was given
 	out  effects
@@ -135,7 +138,11 @@ func (c *core) admit(in incoming) bool {
 	case in.batch.ProducerID() >= 0 && !c.inSequence(in):
 		// It was refused.
 	case !c.mayNumber(in.batch.RecordCount()):
-		return false
+		if c.unnumbered == codec.CodeNone {
+			return false
+		}
+		p.refused = true
+		c.refuse(in, c.unnumbered)
 	case c.makeRoom(int64(len(in.batch)) + entryOverheadBytes):
 		c.append(in)
 	case c.settings.Overflow == codec.OverflowReject:
@@ -200,7 +207,7 @@ func (c *core) repeated(in incoming) bool {
 }
 
 func (c *core) verdict(b codec.Batch) (idempotence.Verdict, codec.Offset) {
-	return c.sequences().Check(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(b.RecordCount()))
+	return c.sequences().check(b)
 }
 
 // inSequence reports whether a batch of an idempotent producer is to be appended. One that does not follow is refused.
@@ -218,9 +225,9 @@ func (c *core) inSequence(in incoming) bool {
 	return false
 }
 
-func (c *core) sequences() *idempotence.State {
+func (c *core) sequences() *sequences {
 	if c.producers == nil {
-		c.producers = idempotence.New(idempotence.Options{})
+		c.producers = newSequences()
 	}
 	return c.producers
 }
@@ -234,17 +241,21 @@ func (c *core) mayNumber(records int) bool {
 		return true
 	}
 	want := c.next + codec.Offset(records)
-	if want > c.ceiling-ceilingStep/2 && !c.reserved {
+	if want > c.ceiling-ceilingStep/2 && !c.reserved && c.unnumbered == codec.CodeNone {
 		c.reserved = true
 		c.out.reserve = want + ceilingStep
 	}
 	return want <= c.ceiling
 }
 
-// raiseCeiling is the event that more offsets were reserved, or, with 0, could not be.
-func (c *core) raiseCeiling(to codec.Offset) {
+// raiseCeiling is the event that more offsets were reserved, or, with a code, could not be. Then what waits for an offset is refused: the
+// next that comes asks again.
+func (c *core) raiseCeiling(to codec.Offset, failed codec.Code) {
 	c.reserved = false
 	c.ceiling = max(c.ceiling, to)
+	c.unnumbered = failed
+	c.retry()
+	c.unnumbered = codec.CodeNone
 }
 
 func (in *incoming) result(r codec.Result) Result {
@@ -326,7 +337,7 @@ func (c *core) append(in incoming) {
 	c.counts.bytesIn += uint64(len(in.batch))
 	c.ring.push(entry{base: base, next: c.next, appendMillis: c.now, bytes: in.batch, slab: in.slab})
 	if b := in.batch; b.ProducerID() >= 0 {
-		c.sequences().Appended(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(records), base, c.now)
+		c.sequences().appended(b, base, c.now)
 	}
 	c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), c.next})
 }
@@ -355,7 +366,7 @@ func (c *core) advance() {
 		c.high = high
 	}
 	if c.producers != nil {
-		c.producers.Settle(c.high) // what was visible is never taken back
+		c.producers.settle(c.high) // what was visible is never taken back
 	}
 	c.confirm()
 	if raised {
@@ -417,7 +428,7 @@ func (c *core) takeBack(from codec.Offset, code codec.Code) {
 	}
 	c.next, c.sent = min(c.next, from), min(c.sent, from)
 	if c.producers != nil {
-		c.producers.Truncate(from)
+		c.producers.truncate(from)
 	}
 	c.confirm()
 }
@@ -515,13 +526,16 @@ func (c *core) skip(p *position) (g codec.Gap) {
 		switch {
 		case c.start <= c.purged:
 			g.Reason = codec.GapPurged
-		case c.start <= c.begun:
-			g.Reason = codec.GapDeclared
 		case c.filed:
 			g.Reason = codec.GapExpired
+		case c.start <= c.begun:
+			g.Reason = codec.GapDeclared
 		}
 		p.next = c.start
-		c.dropCold(p)
+		if c.filed {
+			c.dropCold(p)
+			p.seq = c.ring.find(p.next) // memory may hold what has expired in the files
+		}
 	}
 	return g
 }
@@ -546,6 +560,10 @@ func (c *core) take(cur *Cursor, t *Taken, maxBytes int) {
 		}
 	}
 	if len(t.Batches) > 0 || t.Gap.Next != 0 {
+		if t.Gap.Next != 0 && cur.waiting { // it may have waited for a read that nobody looks at any more
+			cur.waiting = false
+			c.waiting = remove(c.waiting, cur)
+		}
 		cur.progressMillis = c.now
 		c.counts.bytesOut += uint64(t.Bytes)
 		return
@@ -622,7 +640,7 @@ func (c *core) tick(stalledSince int64) {
 	c.cutStalled(stalledSince)
 	c.retryReads()
 	if c.producers != nil {
-		c.producers.Expire(c.now)
+		c.producers.expire(c.now)
 	}
 	if c.groupsDueMillis != 0 && c.groupsDueMillis <= c.now {
 		c.expireGroups()

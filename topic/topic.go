@@ -48,9 +48,10 @@ type Topic struct {
 	// credentials that the JSON protocol checks; nil: none
 	login *login
 
-	files   *files // nil: the registry has no data directory
-	created int64  // milliseconds since the Unix epoch
-	gone    bool   // deleted; under files.mu
+	files   *files              // nil: the registry has no data directory
+	created int64               // milliseconds since the Unix epoch
+	gone    bool                // deleted; under files.mu
+	stored  codec.TopicSettings // what the catalogue has; under files.mu. Ahead of now while an alteration is under way
 
 	// of the registry; nil where a topic has none
 	memory *memory // nil: there is enough
@@ -120,7 +121,7 @@ func (t *Topic) grow(have []*Partition, s codec.TopicSettings) ([]*Partition, er
 		p := newPartition(t, i, s)
 		if t.files != nil {
 			if err := t.files.attach(p, s); err != nil {
-				for _, p := range partitions[len(have):] {
+				for _, p := range append(partitions[len(have):], p) {
 					if p.log != nil {
 						_ = p.log.Close() // nothing is in it
 					}

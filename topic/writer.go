@@ -252,11 +252,11 @@ func (p *Partition) leave() {
 	if n := p.core.ring.bytes; n != p.ringBytes.Load() {
 		p.ringBytes.Store(n)
 	}
-	p.noteDue()
 	out := &p.core.out
 	if len(out.reads) > 0 || out.reserve != 0 {
 		p.carryOut(out)
 	}
+	p.noteDue()
 	if len(out.results) == 0 && len(out.wake) == 0 && len(out.free) == 0 {
 		p.mu.Unlock()
 		return

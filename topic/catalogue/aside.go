@@ -75,6 +75,7 @@ func (c *Catalogue) setAside(t *loadedTopic) {
 	if err := c.surveyAll(a); err != nil {
 		c.log.Warn("the logs of a topic that is set aside cannot be looked at", "path", a.Path, "err", err)
 	}
+	c.listAside()
 	var bytes int64
 	for _, p := range a.Partitions {
 		bytes += p.Bytes
@@ -142,16 +143,23 @@ func (c *Catalogue) survey(dir string, n uint32) (AsidePartition, error) {
 	return p, nil
 }
 
-// SetAside returns the topics that cannot be served, in the order of their paths. They are copies.
+// SetAside returns the topics that cannot be served, in the order of their paths. The list is shared: do not change it. It does not wait
+// for the disk.
 func (c *Catalogue) SetAside() []Aside {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if list := c.asideList.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// listAside makes what SetAside returns anew.
+func (c *Catalogue) listAside() {
 	list := make([]Aside, 0, len(c.aside))
 	for _, a := range c.aside {
 		list = append(list, a.clone())
 	}
 	slices.SortFunc(list, func(a, b Aside) int { return strings.Compare(a.Path, b.Path) })
-	return list
+	c.asideList.Store(&list)
 }
 
 // asideSuffix is given to a copy of what adoption finds in the place of an entry.
@@ -210,6 +218,7 @@ func (c *Catalogue) adopt(id codec.TopicID, name string, s codec.TopicSettings) 
 	rec := &record{entry: e}
 	c.byID[id], c.byName[name] = rec, rec
 	delete(c.aside, id)
+	c.listAside()
 	return e, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/journal"
@@ -46,6 +47,9 @@ type Catalogue struct {
 	byID   map[codec.TopicID]*record
 	byName map[string]*record
 	aside  map[codec.TopicID]*aside
+
+	asideList atomic.Pointer[[]Aside] // what SetAside returns
+
 	// unsettled are topics that are gone as far as anyone can see, but whose going may not survive a power cut.
 	unsettled map[codec.TopicID]string // their names
 	ids       producerIDs
