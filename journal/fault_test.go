@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -848,4 +849,64 @@ func TestReadHeader(t *testing.T) {
 	if _, _, err := ReadHeader(mem, testDir); !errors.Is(err, vfs.ErrNotRegular) {
 		t.Errorf("the header of a directory: %v", err)
 	}
+}
+
+// TestWrittenWaitsForTheName: a spare file is written to before it is renamed to its segment's name, and a recovery removes spares: what
+// is in it does not survive the process, and so is not Written, before the rename has returned.
+func TestWrittenWaitsForTheName(t *testing.T) {
+	p := newPools(t)
+	fsys := vfs.NewFault(vfs.NewMem())
+	opts := testOptions(p)
+	opts.Sync, opts.SegmentBytes = SyncOS, 64<<10
+	tl := mustOpen(t, fsys, "log", opts)
+	renaming, release, written := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var once, wrote sync.Once
+	fsys.SetHook(func(op vfs.Op) error {
+		spare := strings.Contains(op.Path, "spare-")
+		switch {
+		case op.Kind == vfs.OpRename && spare:
+			once.Do(func() { close(renaming) })
+			<-release
+		case (op.Kind == vfs.OpWrite || op.Kind == vfs.OpWriteSync) && spare && op.Off == 0:
+			wrote.Do(func() { close(written) })
+		}
+		return nil
+	})
+	under := func() bool {
+		select {
+		case <-renaming:
+			return true
+		default:
+			return false
+		}
+	}
+	rolled := tl.Next()
+	for i := 0; !under(); i++ {
+		if i == 1000 {
+			t.Fatal("no spare became a segment")
+		}
+		rolled = tl.Next()
+		tl.mustAppend(8, 1000)
+		for tl.Written() < tl.Next() && !under() {
+			runtime.Gosched()
+		}
+	}
+	<-written
+	timer := time.NewTimer(50 * time.Millisecond) // for it to be told, if it is: that it is not has no event
+	defer timer.Stop()
+	for told := false; !told; {
+		select {
+		case <-timer.C:
+			told = true
+		default:
+			if w := tl.Written(); w > rolled {
+				close(release)
+				t.Fatalf("written is %d, and what begins at %d is in a spare file", w, rolled)
+			}
+			runtime.Gosched()
+		}
+	}
+	close(release)
+	tl.wait("all to be written", func() bool { return tl.prog.Written == tl.upto })
+	tl.mustClose()
 }

@@ -216,10 +216,16 @@ func (l *Log) completeLocked(s *slot, err error, took time.Duration) {
 	}
 	l.m.groupWritten(took, s.sync)
 	f.done = true
+	l.landAllLocked()
+}
+
+// landAllLocked makes what is complete in order part of what can be read. A spare file is written to before it has its segment's name, and
+// without that a recovery takes it for a spare: until then its groups would not survive the process.
+func (l *Log) landAllLocked() {
 	if l.state == stateRefusing {
 		return // the cut decides
 	}
-	for l.flightHead < l.flightTail && l.flights[l.flightHead%maxFlights].done {
+	for l.flightHead < l.flightTail && l.flights[l.flightHead%maxFlights].done && l.flights[l.flightHead%maxFlights].seg.made {
 		f := &l.flights[l.flightHead%maxFlights]
 		l.landLocked(f)
 		*f = flight{}

@@ -143,6 +143,7 @@ func (l *Log) rename(seg *segment) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	seg.from, seg.made = "", true
+	l.landAllLocked()
 	return nil
 }
 
