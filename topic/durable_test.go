@@ -274,6 +274,41 @@ func TestOffsetsCannotBeReserved(t *testing.T) {
 	}
 }
 
+// What is visible and will never be durable, for the partition is poisoned, is answered to an idempotent producer that sends it again and
+// wants it durable.
+func TestRepeatedOnAPoisonedPartition(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	d := openDisk(t, fault)
+	p := mustCreate(t, d.r, "t", codec.TopicSettings{Storage: codec.StorageFile, Sync: codec.SyncInterval, SyncMillis: 1}).Partitions()[0]
+	f := d.feeder(p, codec.LevelAppended)
+	f.publish(1, 1, 100) // reserves offsets
+	f.confirmed()
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpSync || op.Kind == vfs.OpWriteSync {
+			return &vfs.SyncError{Err: syscall.EIO}
+		}
+		return nil
+	})
+	var w codec.BatchBuilder
+	w.Reset(nil, codec.MaxSlabBytes)
+	w.AddValue(1, []byte("x"))
+	batch := w.Finish(codec.BatchMeta{ProducerID: 7})
+	f.send(batch)
+	first := f.settled()[0]
+	d.sink.await(t, "poison", func() bool { return p.Info().State == codec.PartitionPoisoned })
+	f.Close()
+	again := d.feeder(p, codec.LevelDurable)
+	again.send(batch)
+	if r := again.settled()[0]; first.Code != codec.CodeNone || r.Code != codec.CodeOutcomeUnknown {
+		t.Errorf("at first: %s; sent again: %s", first.Code, r.Code)
+	}
+	again.Close()
+	_ = d.r.Close() // tells the poison
+	if n := d.pool.InUseBytes(); n != 0 {
+		t.Errorf("%d bytes of slabs are in use at the end", n)
+	}
+}
+
 // A lookup of a topic that is not there does not wait for a change of the catalogue.
 func TestLookupBesideASlowCreate(t *testing.T) {
 	fault := vfs.NewFault(vfs.NewMem())
