@@ -340,3 +340,47 @@ func TestLookupBesideASlowCreate(t *testing.T) {
 	}
 	d.close()
 }
+
+// A purge begins a segment, whose header says what idempotent producers have sent: it says all that is in front of it, also what is
+// published meanwhile. After a power cut none of it is stored twice.
+func TestPurgeBesideIdempotentProducer(t *testing.T) {
+	mem := vfs.NewMem()
+	d := openDisk(t, mem)
+	p := mustCreate(t, d.r, "t", fileTopic(1)).Partitions()[0]
+	f := d.feeder(p, codec.LevelDefault)
+	batch := func(seq int32) []byte {
+		var w codec.BatchBuilder
+		w.Reset(nil, codec.MaxSlabBytes)
+		w.AddValue(1, []byte("x"))
+		return w.Finish(codec.BatchMeta{ProducerID: 7, BaseSequence: seq})
+	}
+	purged := make(chan error, 1)
+	last := int32(-1)
+	for range 30 {
+		go func() {
+			_, err := p.Purge(nowMillis())
+			purged <- err
+		}()
+		for range 5 {
+			last++
+			f.send(batch(last))
+		}
+		f.confirmed()
+		if err := <-purged; err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Close()
+	cut := mem.CrashClone(vfs.Nothing, 1)
+	d.close()
+	d = openDisk(t, cut)
+	f = d.feeder(mustGet(t, d, "t").Partitions()[0], codec.LevelDefault)
+	for seq := last - 4; seq <= last+1; seq++ {
+		f.send(batch(seq))
+		if base := f.confirmed()[0].Base; base != codec.Offset(seq) {
+			t.Errorf("sequence %d is at %d", seq, base)
+		}
+	}
+	f.Close()
+	d.close()
+}
