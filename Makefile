@@ -7,7 +7,7 @@ GO        ?= go
 PKG       ?= ./...
 RUN       ?= .
 BENCH     ?= .
-FUZZTIME  ?= 5s
+FUZZTIME  ?= 3s
 BENCHTIME ?= 1s
 
 LINT_MOD := tools/lint/go.mod

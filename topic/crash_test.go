@@ -52,7 +52,7 @@ type sentBatch struct {
 	seq          int32 // of its first record
 	records      int
 	bytes        []byte
-	durable      bool // what its confirm says
+	durable      bool // what its confirm said
 	confirmed    bool
 	base         codec.Offset // of a confirmed one
 }
@@ -166,7 +166,7 @@ func (s *story) produceFew(d *disk, name string, index uint32, n, size int, leve
 		queues[i] = known.producers[id]
 	}
 	for range n {
-		for i, q := range queues {
+		for _, q := range queues {
 			if len(q.open) == 5 {
 				continue
 			}
@@ -177,7 +177,7 @@ func (s *story) produceFew(d *disk, name string, index uint32, n, size int, leve
 			for range records {
 				w.AddValue(s.lastID, make([]byte, size/records))
 			}
-			b := &sentBatch{id: s.lastID, producer: q.id, seq: q.seq, records: records, durable: feeders[i].level == codec.LevelDurable}
+			b := &sentBatch{id: s.lastID, producer: q.id, seq: q.seq, records: records}
 			b.bytes = w.Finish(codec.BatchMeta{ProducerID: q.id, BaseSequence: q.seq})
 			q.seq += int32(records)
 			known.batches[b.id] = b
@@ -204,6 +204,7 @@ func (s *story) produceFew(d *disk, name string, index uint32, n, size int, leve
 						s.t.Errorf("batch %d of %s: confirmed at %d and then at %d", b.id, name, b.base, r.Base)
 					}
 					b.confirmed, b.base = true, r.Base
+					b.durable = feeders[k].level == codec.LevelDurable
 				default:
 					left = append(left, b)
 					q.last[b.id] = r.Code
@@ -278,7 +279,7 @@ func (s *story) tell(fsys vfs.FS) {
 		s.produce(d, "gone", 1, 1, 1000)
 	}
 	s.alter(d, "lazy", codec.TopicSettings{RetentionBytes: MinSegmentBytes})
-	s.produce(d, "lazy", 0, 6, 10<<10)
+	s.produce(d, "lazy", 0, 6, 10<<10, codec.LevelDurable, codec.LevelDurable)
 	if topic, err := d.r.Get("gone"); err == nil {
 		s.part("gone", 1).shortens = true
 		_, _ = topic.Partitions()[1].Purge(nowMillis())

@@ -274,6 +274,41 @@ func TestOffsetsCannotBeReserved(t *testing.T) {
 	}
 }
 
+// What is visible and will never be durable, for the partition is poisoned, is answered to an idempotent producer that sends it again and
+// wants it durable.
+func TestRepeatedOnAPoisonedPartition(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	d := openDisk(t, fault)
+	p := mustCreate(t, d.r, "t", codec.TopicSettings{Storage: codec.StorageFile, Sync: codec.SyncInterval, SyncMillis: 1}).Partitions()[0]
+	f := d.feeder(p, codec.LevelAppended)
+	f.publish(1, 1, 100) // reserves offsets
+	f.confirmed()
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpSync || op.Kind == vfs.OpWriteSync {
+			return &vfs.SyncError{Err: syscall.EIO}
+		}
+		return nil
+	})
+	var w codec.BatchBuilder
+	w.Reset(nil, codec.MaxSlabBytes)
+	w.AddValue(1, []byte("x"))
+	batch := w.Finish(codec.BatchMeta{ProducerID: 7})
+	f.send(batch)
+	first := f.settled()[0]
+	d.sink.await(t, "poison", func() bool { return p.Info().State == codec.PartitionPoisoned })
+	f.Close()
+	again := d.feeder(p, codec.LevelDurable)
+	again.send(batch)
+	if r := again.settled()[0]; first.Code != codec.CodeNone || r.Code != codec.CodeOutcomeUnknown {
+		t.Errorf("at first: %s; sent again: %s", first.Code, r.Code)
+	}
+	again.Close()
+	_ = d.r.Close() // tells the poison
+	if n := d.pool.InUseBytes(); n != 0 {
+		t.Errorf("%d bytes of slabs are in use at the end", n)
+	}
+}
+
 // A lookup of a topic that is not there does not wait for a change of the catalogue.
 func TestLookupBesideASlowCreate(t *testing.T) {
 	fault := vfs.NewFault(vfs.NewMem())
@@ -303,5 +338,49 @@ func TestLookupBesideASlowCreate(t *testing.T) {
 	if err := <-created; err != nil {
 		t.Error(err)
 	}
+	d.close()
+}
+
+// A purge begins a segment, whose header says what idempotent producers have sent: it says all that is in front of it, also what is
+// published meanwhile. After a power cut none of it is stored twice.
+func TestPurgeBesideIdempotentProducer(t *testing.T) {
+	mem := vfs.NewMem()
+	d := openDisk(t, mem)
+	p := mustCreate(t, d.r, "t", fileTopic(1)).Partitions()[0]
+	f := d.feeder(p, codec.LevelDefault)
+	batch := func(seq int32) []byte {
+		var w codec.BatchBuilder
+		w.Reset(nil, codec.MaxSlabBytes)
+		w.AddValue(1, []byte("x"))
+		return w.Finish(codec.BatchMeta{ProducerID: 7, BaseSequence: seq})
+	}
+	purged := make(chan error, 1)
+	last := int32(-1)
+	for range 30 {
+		go func() {
+			_, err := p.Purge(nowMillis())
+			purged <- err
+		}()
+		for range 5 {
+			last++
+			f.send(batch(last))
+		}
+		f.confirmed()
+		if err := <-purged; err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Close()
+	cut := mem.CrashClone(vfs.Nothing, 1)
+	d.close()
+	d = openDisk(t, cut)
+	f = d.feeder(mustGet(t, d, "t").Partitions()[0], codec.LevelDefault)
+	for seq := last - 4; seq <= last+1; seq++ {
+		f.send(batch(seq))
+		if base := f.confirmed()[0].Base; base != codec.Offset(seq) {
+			t.Errorf("sequence %d is at %d", seq, base)
+		}
+	}
+	f.Close()
 	d.close()
 }

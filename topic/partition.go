@@ -200,8 +200,15 @@ func (c *core) repeated(in incoming) bool {
 	if verdict != idempotence.Duplicate {
 		return false
 	}
+	end := base + codec.Offset(in.batch.RecordCount())
+	q := c.queue(in.pub)
+	if c.state == codec.PartitionPoisoned && q == &c.awaiting[1] && end > c.durable {
+		in.pub.refused = true
+		c.refuse(in, codec.CodeOutcomeUnknown) // it is visible, and will never be durable
+		return true
+	}
 	c.out.free = append(c.out.free, in.slab)
-	c.queue(in.pub).push(awaiting{in.result(codec.Result{Base: base}), base + codec.Offset(in.batch.RecordCount())})
+	q.push(awaiting{in.result(codec.Result{Base: base}), end})
 	c.confirm()
 	return true
 }

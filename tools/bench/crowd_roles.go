@@ -46,16 +46,17 @@ func runCrowdProducers(ctx context.Context, addr string, clients, size int, mess
 	group, ctx := errgroup.WithContext(ctx)
 	for i, p := range producers {
 		group.Go(func() error {
-			for err == nil {
+			for {
 				first := taken.Add(crowdShare) - crowdShare
 				if first >= messages {
 					return p.Flush(ctx)
 				}
-				var s int64
-				s, err = publishCrowd(ctx, p, i, first, min(first+crowdShare, messages), size, spread)
+				s, err := publishCrowd(ctx, p, i, first, min(first+crowdShare, messages), size, spread)
+				if err != nil {
+					return err
+				}
 				sum.Add(s)
 			}
-			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
