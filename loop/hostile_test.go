@@ -306,7 +306,8 @@ func TestF46LengthsThatLie(t *testing.T) {
 // they took is given back, down to the last descriptor.
 func TestF32ConnectionChurn(t *testing.T) {
 	log := &journal{}
-	b := startBroker(t, Config{Logger: log.logger()})
+	// The connection that administers is silent during a round, which at full scale takes longer than three heartbeats.
+	b := startBroker(t, Config{Logger: log.logger(), Limits: Limits{Heartbeat: time.Hour}})
 	admin := dial(t, b).hello()
 	admin.create("churn", codec.TopicSettings{MaxBatchBytes: 64 << 10, RingBytes: 256 << 10})
 	hello := codec.AppendHello(nil, 1, false, codec.Hello{MinVersion: 1, MaxVersion: 1, Name: "the same"})
