@@ -74,28 +74,11 @@ func measureCrowd(ctx context.Context, p programs, c crowd) (res crowdResult, er
 	if err != nil {
 		return res, err
 	}
-	data, err := os.MkdirTemp(p.scratch, "data-")
-	if err != nil {
-		return res, fmt.Errorf("make data directory: %w", err)
-	}
-	g := newGroup()
-	defer func() {
-		g.close()
-		if rerr := os.RemoveAll(data); rerr != nil && err == nil {
-			err = fmt.Errorf("remove data directory: %w", rerr)
-		}
-	}()
-	broker, err := g.start(command{
-		name: programBroker, path: p.path(programBroker), ready: parseBrokerReady,
-		args: append([]string{"-b", "0", "--data-dir", data, "--admin-listen", "off"}, p.brokerArgs...),
-	})
+	g, broker, addr, end, err := p.startBroker(ctx)
 	if err != nil {
 		return res, err
 	}
-	addr, err := broker.waitReady(ctx)
-	if err != nil {
-		return res, err
-	}
+	defer func() { err = end(err) }()
 	create, err := g.start(command{
 		name: programTopic, path: p.path(programTopic),
 		args: []string{"-t", crowdTopic, "-n", strconv.Itoa(c.Partitions), "-b", addr},

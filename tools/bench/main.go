@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 
@@ -35,20 +34,7 @@ func conclude(err error) error {
 // signals so that a closed standard output (| head) is an error like others instead of a death without cleanup. A second
 // signal changes nothing: cleaning up takes seconds at most.
 func interruptible(parent context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	go func() {
-		select {
-		case <-signals:
-			cancel(cli.ErrInterrupted)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		cancel(nil)
-	}
+	return cli.Stoppable(parent, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 }
 
 func newCommand(stdout, stderr io.Writer) *cobra.Command {

@@ -72,29 +72,11 @@ type roleFigures struct {
 // measureLightQ runs the workload once with a fresh broker. When it returns, whatever happened, none of the processes is
 // left and the broker's data is gone. A result with Problems comes with a nil error: everything ran, and the counts are wrong.
 func measureLightQ(ctx context.Context, p programs, w workload) (res *runResult, err error) {
-	data, err := os.MkdirTemp(p.scratch, "data-")
-	if err != nil {
-		return nil, fmt.Errorf("make data directory: %w", err)
-	}
-	g := newGroup()
-	defer func() {
-		g.close()
-		if rerr := os.RemoveAll(data); rerr != nil && err == nil {
-			err = fmt.Errorf("remove data directory: %w", rerr)
-		}
-	}()
-
-	broker, err := g.start(command{
-		name: programBroker, path: p.path(programBroker), ready: parseBrokerReady,
-		args: append([]string{"-b", "0", "--data-dir", data, "--admin-listen", "off"}, p.brokerArgs...),
-	})
+	g, broker, addr, end, err := p.startBroker(ctx)
 	if err != nil {
 		return nil, err
 	}
-	addr, err := broker.waitReady(ctx)
-	if err != nil {
-		return nil, err
-	}
+	defer func() { err = end(err) }()
 
 	topics := make([]string, w.Producers)
 	for i := range topics {
@@ -209,6 +191,34 @@ func journalBytes(ctx context.Context, p programs, g *group, addr string, topics
 		}
 	}
 	return n, nil
+}
+
+// startBroker starts a broker with a data directory of its own. end, which is to be called with the error so far, ends what the group
+// still runs, and removes the directory.
+func (p programs) startBroker(ctx context.Context) (g *group, broker *process, addr string, end func(error) error, err error) {
+	data, err := os.MkdirTemp(p.scratch, "data-")
+	if err != nil {
+		return nil, nil, "", nil, fmt.Errorf("make data directory: %w", err)
+	}
+	g = newGroup()
+	end = func(err error) error {
+		g.close()
+		if rerr := os.RemoveAll(data); rerr != nil && err == nil {
+			err = fmt.Errorf("remove data directory: %w", rerr)
+		}
+		return err
+	}
+	broker, err = g.start(command{
+		name: programBroker, path: p.path(programBroker), ready: parseBrokerReady,
+		args: append([]string{"-b", "0", "--data-dir", data, "--admin-listen", "off"}, p.brokerArgs...),
+	})
+	if err == nil {
+		addr, err = broker.waitReady(ctx)
+	}
+	if err != nil {
+		return nil, nil, "", nil, end(err)
+	}
+	return g, broker, addr, end, nil
 }
 
 // isCheckFailure tells a program that found its counts wrong, and printed them, from one that broke.

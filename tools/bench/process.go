@@ -191,8 +191,23 @@ func (g *group) wait(ctx context.Context, procs ...*process) error {
 			return fmt.Errorf("wait for %s: %w", strings.Join(names, ", "), context.Cause(ctx))
 		}
 	}
+	if failed == nil {
+		return nil
+	}
+	// Where the broker broke, its clients may be seen to end before it is.
+	timer := time.NewTimer(aftermath)
+	defer timer.Stop()
+	select {
+	case p := <-g.ended:
+		return errors.Join(p.err, failed)
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 	return failed
 }
+
+// aftermath is how long a failed wait looks for the end of whatever else may have caused the failure.
+const aftermath = time.Second
 
 // stop asks p to end by SIGTERM and kills it when it has not within the grace, which is an error.
 func (g *group) stop(p *process) error {

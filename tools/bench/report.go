@@ -334,24 +334,22 @@ func (rep *relayReport) writeTable(out io.Writer) error {
 	return nil
 }
 
-// writeDurableDemo writes the durable half of the demo.
-func writeDurableDemo(out io.Writer, w workload, res *runResult, disk diskSample) error {
+// writeDemo writes one half of the demo: the producer's and the consumer's own figures, and what compares them with the limit. kind
+// stands behind the programs' names.
+func writeDemo(out io.Writer, kind string, res *runResult, comparison string) error {
 	var b strings.Builder
 	for _, s := range res.producers {
-		fmt.Fprintf(&b, "\n%s, durable: ", s.Program)
+		fmt.Fprintf(&b, "\n%s%s: ", s.Program, kind)
 		s.Text(&b, time.Local)
 	}
 	for _, s := range res.consumers {
 		for i := range s.Partitions {
-			s.Partitions[i].FromStart = len(res.Problems) == 0
+			s.Partitions[i].FromStart = len(res.Problems) == 0 // not in the JSON; a run of which all came began with its first
 		}
-		fmt.Fprintf(&b, "\n%s, durable: ", s.Program)
+		fmt.Fprintf(&b, "\n%s%s: ", s.Program, kind)
 		s.Text(&b, time.Local)
 	}
-	journal := ratio(float64(res.JournalBytes), res.Seconds)
-	fmt.Fprintf(&b, "\ndisk limit:  %s MB/s (1 MiB appended and synced at a time), median\n", fixed(disk.BytesPerSec/cli.MB, 1))
-	fmt.Fprintf(&b, "lightq:      %s MB/s of journal, %s msg/s of %d B, all confirmed on stable storage: %s of the limit\n",
-		fixed(journal/cli.MB, 1), grouped(res.MsgsPerSec), w.Size, fixed(ratio(journal, disk.BytesPerSec), 2))
+	b.WriteString("\n" + comparison)
 	for _, p := range res.Problems {
 		fmt.Fprintf(&b, "WRONG: %s\n", p)
 	}
@@ -361,30 +359,18 @@ func writeDurableDemo(out io.Writer, w workload, res *runResult, disk diskSample
 	return nil
 }
 
-// writeDemo writes the demo's figures: the producer's and the consumer's own, the limit, and the ratio.
-func writeDemo(out io.Writer, w workload, res *runResult, limit relaySummary) error {
-	var b strings.Builder
-	for _, s := range res.producers {
-		fmt.Fprintf(&b, "\n%s: ", s.Program)
-		s.Text(&b, time.Local)
-	}
-	for _, s := range res.consumers {
-		for i := range s.Partitions {
-			s.Partitions[i].FromStart = len(res.Problems) == 0 // not in the JSON; a run of which all came began with its first
-		}
-		fmt.Fprintf(&b, "\n%s: ", s.Program)
-		s.Text(&b, time.Local)
-	}
-	b.WriteString("\n" + relayLine(limit))
-	fmt.Fprintf(&b, "lightq:      %s MB/s of payload, %s msg/s of %d B: %s of the limit\n",
+// besideRelay compares a run in memory with the relay.
+func besideRelay(w workload, res *runResult, limit relaySummary) string {
+	return relayLine(limit) + fmt.Sprintf("lightq:      %s MB/s of payload, %s msg/s of %d B: %s of the limit\n",
 		fixed(res.MBPerSec, 1), grouped(res.MsgsPerSec), w.Size, fixed(ratio(res.BytesPerSec, limit.BytesPerSec), 2))
-	for _, p := range res.Problems {
-		fmt.Fprintf(&b, "WRONG: %s\n", p)
-	}
-	if _, err := io.WriteString(out, b.String()); err != nil {
-		return fmt.Errorf("write summary: %w", err)
-	}
-	return nil
+}
+
+// besideDisk compares a run on the disk with the disk.
+func besideDisk(w workload, res *runResult, disk diskSample) string {
+	journal := ratio(float64(res.JournalBytes), res.Seconds)
+	return fmt.Sprintf("disk limit:  %s MB/s (1 MiB appended and synced at a time), median\n", fixed(disk.BytesPerSec/cli.MB, 1)) +
+		fmt.Sprintf("lightq:      %s MB/s of journal, %s msg/s of %d B, all confirmed on stable storage: %s of the limit\n",
+			fixed(journal/cli.MB, 1), grouped(res.MsgsPerSec), w.Size, fixed(ratio(journal, disk.BytesPerSec), 2))
 }
 
 // duration is a time.Duration that JSON shows as text, such as "2m0s".

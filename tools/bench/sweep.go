@@ -203,51 +203,52 @@ func (b *bench) demo(ctx context.Context, o sweepOptions, stdout io.Writer) erro
 
 // demoDurable measures the disk just before and after.
 func (b *bench) demoDurable(ctx context.Context, o sweepOptions, stdout io.Writer) error {
-	w := workload{Size: 100, Storage: "file", Partitions: 1, Producers: 1, Consumers: 1, Messages: o.Messages}
-	b.say("%s messages of %d B through a durable topic, each confirmed when it is on stable storage …", grouped(float64(w.Messages)), w.Size)
-	before, err := b.disk(ctx, time.Duration(o.Timeout), o.relay())
+	var samples []diskSample
+	limit := func() error {
+		s, err := b.disk(ctx, time.Duration(o.Timeout), o.relay())
+		samples = append(samples, s)
+		return err
+	}
+	w, res, err := b.demoRun(ctx, o, "file", "durable topic, each confirmed when it is on stable storage", limit)
 	if err != nil {
 		return err
 	}
-	res, err := b.lightq(ctx, time.Duration(o.Timeout), w)
-	if err != nil {
-		return err
-	}
-	after, err := b.disk(ctx, time.Duration(o.Timeout), o.relay())
-	if err != nil {
-		return err
-	}
-	if err := writeDurableDemo(stdout, w, res, diskFigures([]diskSample{before, after})); err != nil {
-		return err
-	}
-	if len(res.Problems) > 0 {
-		return errCounts
-	}
-	return nil
+	return concludeDemo(res, writeDemo(stdout, ", durable", res, besideDisk(w, res, diskFigures(samples))))
 }
 
 // demoTransient measures the relay just before and after.
 func (b *bench) demoTransient(ctx context.Context, o sweepOptions, stdout io.Writer) error {
-	w := workload{Size: 100, Storage: "queue", Partitions: 1, Producers: 1, Consumers: 1, Messages: o.Messages}
-	b.say("%s messages of %d B through a transient topic: broker, producer, consumer …", grouped(float64(w.Messages)), w.Size)
-	samples, err := b.relays(ctx, time.Duration(o.Timeout), o.relay())
+	var samples []relaySample
+	limit := func() error {
+		s, err := b.relays(ctx, time.Duration(o.Timeout), o.relay())
+		samples = append(samples, s...)
+		return err
+	}
+	w, res, err := b.demoRun(ctx, o, "queue", "transient topic: broker, producer, consumer", limit)
 	if err != nil {
 		return err
+	}
+	return concludeDemo(res, writeDemo(stdout, "", res, besideRelay(w, res, summarizeRelay(samples))))
+}
+
+// demoRun measures the demo's messages through a topic, and the limit before and after.
+func (b *bench) demoRun(ctx context.Context, o sweepOptions, storage, what string, limit func() error) (workload, *runResult, error) {
+	w := workload{Size: 100, Storage: storage, Partitions: 1, Producers: 1, Consumers: 1, Messages: o.Messages}
+	b.say("%s messages of %d B through a %s …", grouped(float64(w.Messages)), w.Size, what)
+	if err := limit(); err != nil {
+		return w, nil, err
 	}
 	res, err := b.lightq(ctx, time.Duration(o.Timeout), w)
 	if err != nil {
-		return err
+		return w, nil, err
 	}
-	after, err := b.relays(ctx, time.Duration(o.Timeout), o.relay())
-	if err != nil {
-		return err
+	return w, res, limit()
+}
+
+// concludeDemo is the demo's verdict, once its figures were written.
+func concludeDemo(res *runResult, err error) error {
+	if err == nil && len(res.Problems) > 0 {
+		err = errCounts
 	}
-	limit := summarizeRelay(append(samples, after...))
-	if err := writeDemo(stdout, w, res, limit); err != nil {
-		return err
-	}
-	if len(res.Problems) > 0 {
-		return errCounts
-	}
-	return nil
+	return err
 }

@@ -24,7 +24,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -100,20 +99,7 @@ func newCommand(stdout io.Writer) *cobra.Command {
 // interruptible returns a context that ends when the user or the system wants this program to end, so that the broker it has
 // started ends too.
 func interruptible(parent context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		select {
-		case <-signals:
-			cancel(cli.ErrInterrupted)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		cancel(nil)
-	}
+	return cli.Stoppable(parent, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 }
 
 // endings are the signals that end a broker, and with which exit code it has to end; -1: by the signal.
