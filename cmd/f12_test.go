@@ -63,6 +63,18 @@ func createTopic(t *testing.T, c *client.Client, name string, s client.TopicSett
 	}
 }
 
+// publishKept makes the topic kept, in files, publishes so many messages to it, and returns the producer.
+func publishKept(t *testing.T, c *client.Client, n int) *client.Producer {
+	t.Helper()
+	createTopic(t, c, "kept", fileTopic)
+	p, err := c.Producer(t.Context(), "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	publishAll(t, p, 0, n)
+	return p
+}
+
 var fileTopic = client.TopicSettings{Storage: codec.StorageFile, Partitions: 1}
 
 // TestF12HangUp: F12, the rest of it: what loses nothing because it does not end the broker. SIGHUP leaves one line in the log;
@@ -88,12 +100,7 @@ func TestF12HangUp(t *testing.T) {
 			h := newHome(t)
 			p := startProgram(t, tc.change, "lightq-broker", h.args()...).ready()
 			c := dial(t, h.server())
-			createTopic(t, c, "kept", fileTopic)
-			producer, err := c.Producer(t.Context(), "kept")
-			if err != nil {
-				t.Fatal(err)
-			}
-			publishAll(t, producer, 0, 100)
+			producer := publishKept(t, c, 100)
 			tc.do(t, p)
 			publishAll(t, producer, 100, 200)
 			readAll(t, c, "kept", 200)
@@ -126,12 +133,7 @@ func TestF12OutputGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := dial(t, h.server())
-	createTopic(t, c, "kept", fileTopic)
-	producer, err := c.Producer(t.Context(), "kept")
-	if err != nil {
-		t.Fatal(err)
-	}
-	publishAll(t, producer, 0, 100)
+	producer := publishKept(t, c, 100)
 	p.signal(syscall.SIGHUP) // something to log
 	if reply, err := h.askJSON(map[string]any{"cmd": "ping"}); err != nil || reply["status"] != "ok" {
 		t.Errorf("ping: %v, %v", reply, err)

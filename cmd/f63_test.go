@@ -26,12 +26,7 @@ func TestF63TwoBrokers(t *testing.T) {
 	h := newHome(t)
 	first := h.start(t).ready()
 	c := dial(t, h.server())
-	createTopic(t, c, "kept", fileTopic)
-	producer, err := c.Producer(t.Context(), "kept")
-	if err != nil {
-		t.Fatal(err)
-	}
-	publishAll(t, producer, 0, 50)
+	producer := publishKept(t, c, 50)
 
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(h.dir, link); err != nil {
@@ -75,12 +70,7 @@ func TestF63WhileStopping(t *testing.T) {
 	h := newHome(t)
 	first := h.start(t).ready()
 	c := dial(t, h.server())
-	createTopic(t, c, "kept", fileTopic)
-	producer, err := c.Producer(t.Context(), "kept")
-	if err != nil {
-		t.Fatal(err)
-	}
-	publishAll(t, producer, 0, 1000)
+	publishKept(t, c, 1000)
 	first.signal(syscall.SIGTERM)
 	for {
 		// It has a port of its own, so that only the directory is in its way.

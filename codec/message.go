@@ -1,6 +1,9 @@
 package codec
 
-import "encoding/binary"
+import (
+	"cmp"
+	"encoding/binary"
+)
 
 // The control messages. Each has an Append function for a whole frame and a Parse function for the header section (and
 // payload where there is one). The strings of parsed messages are copies; slices in them are views of the input.
@@ -153,6 +156,22 @@ type TopicSettings struct {
 	RetentionBytes  uint64 // per partition; RetentionUnlimited: all
 	RetentionMillis uint64 // since a segment's last append; RetentionUnlimited: for ever
 	SegmentBytes    uint64
+}
+
+// With returns the settings with those of change that are not zero.
+func (s TopicSettings) With(change TopicSettings) TopicSettings {
+	return TopicSettings{
+		Storage:         cmp.Or(change.Storage, s.Storage),
+		Partitions:      cmp.Or(change.Partitions, s.Partitions),
+		Overflow:        cmp.Or(change.Overflow, s.Overflow),
+		RingBytes:       cmp.Or(change.RingBytes, s.RingBytes),
+		MaxBatchBytes:   cmp.Or(change.MaxBatchBytes, s.MaxBatchBytes),
+		Sync:            cmp.Or(change.Sync, s.Sync),
+		SyncMillis:      cmp.Or(change.SyncMillis, s.SyncMillis),
+		RetentionBytes:  cmp.Or(change.RetentionBytes, s.RetentionBytes),
+		RetentionMillis: cmp.Or(change.RetentionMillis, s.RetentionMillis),
+		SegmentBytes:    cmp.Or(change.SegmentBytes, s.SegmentBytes),
+	}
 }
 
 // RetentionUnlimited as a retention means that nothing is removed; 0 asks for the default, which is the same.

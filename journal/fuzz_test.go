@@ -32,7 +32,7 @@ func fuzzLog(t testing.TB, close bool) (segment []byte, batches map[codec.Offset
 	} else {
 		abandon(l)
 	}
-	b, err := readSmall(mem, testDir+"/"+segmentName(0), 1<<20)
+	b, err := vfs.ReadFile(mem, testDir+"/"+segmentName(0), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func writeGolden(t *testing.T, dir string) {
 		}
 		last := segmentName(l.Log.active.base)
 		for _, e := range list {
-			b, err := readSmall(mem, testDir+"/"+e.Name, 1<<20)
+			b, err := vfs.ReadFile(mem, testDir+"/"+e.Name, 1<<20)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,8 +2,6 @@ package journal
 
 import (
 	"encoding/binary"
-	"errors"
-	"io"
 	"sort"
 
 	"github.com/lightio/lightq/codec"
@@ -81,7 +79,7 @@ func decodeIndex(b []byte, h *SegmentHeader, written Position, next codec.Offset
 // loadIndex reads the index file of a sealed segment, or makes the index from the segment when the file is missing, torn, or of
 // something else. rebuilt says which. It does not touch the segment's state.
 func (l *Log) loadIndex(seg *segment, f vfs.File, written Position, next codec.Offset) (index []indexEntry, rebuilt bool, err error) {
-	if b, err := readSmall(l.fsys, l.path(indexName(seg.base)), indexHeaderBytes+int64(written)/indexEvery*indexEntryBytes+indexEntryBytes); err == nil {
+	if b, err := vfs.ReadFile(l.fsys, l.path(indexName(seg.base)), indexHeaderBytes+int64(written)/indexEvery*indexEntryBytes+indexEntryBytes); err == nil {
 		if index, ok := decodeIndex(b, &seg.header, written, next); ok {
 			return index, false, nil
 		}
@@ -100,28 +98,6 @@ func (l *Log) loadIndex(seg *segment, f vfs.File, written Position, next codec.O
 		batch: func(g *Group, b codec.Batch) { tmp.stats.MaxRecord = max(tmp.stats.MaxRecord, recordTime(b, g.Time)) },
 	})
 	return tmp.index, true, err
-}
-
-// readSmall reads a whole file of at most limit bytes.
-func readSmall(fsys vfs.FS, name string, limit int64) ([]byte, error) {
-	f, err := fsys.OpenRead(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it is only read
-	size, err := f.Size()
-	if err != nil {
-		return nil, err
-	}
-	if size > limit {
-		return nil, errors.New("the file is too large")
-	}
-	b := make([]byte, size)
-	n, err := f.ReadAt(b, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return b[:n], nil
 }
 
 // lookup returns the position of the last indexed group at or below an offset.

@@ -123,7 +123,7 @@ func (f *fixture) segments(t *testing.T) (names []string) {
 // edit changes a file.
 func edit(t *testing.T, m *vfs.Mem, name string, f func(b []byte) []byte) {
 	t.Helper()
-	b, err := readSmall(m, name, 1<<30)
+	b, err := vfs.ReadFile(m, name, 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func TestBadIndex(t *testing.T) {
 	f := newFixture(t, 60, true)
 	segs := f.segments(t)
 	idx := func(i int) string { return segs[i][:len(segs[i])-len(segmentSuffix)] + indexSuffix }
-	other, err := readSmall(f.mem, idx(1), 1<<20)
+	other, err := vfs.ReadFile(f.mem, idx(1), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -250,23 +250,9 @@ func DeleteLeftovers(fsys vfs.FS, parent string) error {
 	return nil
 }
 
+// removeTree removes a directory with everything in it, for good.
 func removeTree(fsys vfs.FS, dir string) error {
-	list, err := fsys.List(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range list {
-		name := path.Join(dir, e.Name)
-		if e.Kind == vfs.Dir {
-			err = removeTree(fsys, name)
-		} else {
-			err = fsys.Remove(name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if err := fsys.Remove(dir); err != nil {
+	if err := vfs.RemoveAll(fsys, dir); err != nil {
 		return err
 	}
 	return fsys.SyncDir(path.Dir(dir))

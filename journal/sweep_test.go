@@ -155,24 +155,6 @@ func sweepOptions(p *pools, mode SyncMode) Options {
 	return opts
 }
 
-// stopAt stops the machine at the k-th change, which is itself done half, done or not done.
-func stopAt(k int64) (hook func(vfs.Op) error, count *atomic.Int64) {
-	count = new(atomic.Int64)
-	return func(op vfs.Op) error {
-		n := count.Load()
-		if op.Kind.Changes() {
-			n = count.Add(1)
-		}
-		switch {
-		case n == k && op.Kind.Changes() && k%2 == 0:
-			return vfs.ErrHalfDone
-		case n >= k:
-			return vfs.ErrCrashed
-		}
-		return nil
-	}, count
-}
-
 func soak() bool { return os.Getenv("LIGHTQ_SOAK") != "" }
 
 // sweepSteps says where a sweep begins and its step. With LIGHTQ_SOAK in the environment it visits every operation; else a part of them,
@@ -202,7 +184,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 			for k, step := sweepSteps(); ; k += step {
 				mem := vfs.NewMem()
 				fault := vfs.NewFault(mem)
-				hook, count := stopAt(k)
+				hook, count := vfs.StopAt(k)
 				fault.SetHook(hook)
 				o := script(t, fault, opts)
 				done := count.Load() < k
@@ -333,7 +315,7 @@ func checkAfterCrash(t *testing.T, mem *vfs.Mem, survival vfs.Survival, seed uin
 	for j := int64(1); survival == vfs.Random; j++ {
 		m := origin.CrashClone(vfs.Everything, 0)
 		fault := vfs.NewFault(m)
-		hook, count := stopAt(j)
+		hook, count := vfs.StopAt(j)
 		fault.SetHook(hook)
 		tl, err := tryOpen(t, fault, "/data/t/0", opts)
 		if err == nil {
@@ -404,7 +386,7 @@ func tree(t *testing.T, m *vfs.Mem) map[string]string {
 		if kind, _ := parseName(e.Name); kind == nameIndex {
 			continue
 		}
-		b, err := readSmall(m, "/data/t/0/"+e.Name, 1<<30)
+		b, err := vfs.ReadFile(m, "/data/t/0/"+e.Name, 1<<30)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -105,13 +105,7 @@ func (f *fetch) ready() {
 		f.fail(codec.Errorf(code, "%s", code.Info().Meaning))
 		return
 	}
-	if !f.queued {
-		f.queued = true
-		f.s.active.push(f)
-	}
-	if !f.s.out.blocked {
-		f.s.markDirty()
-	}
+	f.s.queue(f, &f.queued)
 }
 
 // deliver answers, if there is something to take or it is time.
@@ -139,10 +133,7 @@ func (f *fetch) deliver(s *session) {
 	s.out.commit(codec.AppendFetchReply(s.frame(), f.corr, &codec.FetchReply{
 		Start: t.Start, High: t.High, Next: t.Next, AppendMillis: t.AppendMillis, Count: uint16(len(t.Batches)), Gap: t.Gap,
 	}, t.Bytes))
-	for i := range t.Batches {
-		s.out.data(t.Batches[i].Bytes, t.Batches[i].Slab)
-		t.Batches[i] = topic.TakenBatch{}
-	}
+	s.out.batches(t)
 	f.drop()
 }
 

@@ -1,6 +1,9 @@
 package loop
 
-import "github.com/lightio/lightq/codec"
+import (
+	"github.com/lightio/lightq/codec"
+	"github.com/lightio/lightq/topic"
+)
 
 // An outbox is what waits to leave on one connection, in order: control frames, written into small slabs here, and the
 // bytes of batches, which stay where they are. What Writev does not take stays as a cursor; no byte is copied.
@@ -73,6 +76,14 @@ func (o *outbox) data(b []byte, slab *codec.Slab) {
 		}
 	}
 	o.segs = append(o.segs, segment{b: b, slab: slab})
+}
+
+// batches queues what was taken, with its references.
+func (o *outbox) batches(t *topic.Taken) {
+	for i := range t.Batches {
+		o.data(t.Batches[i].Bytes, t.Batches[i].Slab)
+		t.Batches[i] = topic.TakenBatch{}
+	}
 }
 
 // adjacent reports whether b begins where a ends in the same slab.

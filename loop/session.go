@@ -607,6 +607,17 @@ func (s *session) unfinished() bool {
 	return false
 }
 
+// queue puts what may have something for the peer into the queue of the pump, once.
+func (s *session) queue(d deliverer, queued *bool) {
+	if !*queued {
+		*queued = true
+		s.active.push(d)
+	}
+	if !s.out.blocked {
+		s.markDirty()
+	}
+}
+
 func (s *session) markDirty() {
 	if !s.dirty {
 		s.dirty = true

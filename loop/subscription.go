@@ -125,13 +125,7 @@ func (sub *subscription) ready() {
 		sub.cutOff(code) // now: the pump may wait for a peer that never reads
 		return
 	}
-	if !sub.queued {
-		sub.queued = true
-		sub.s.active.push(sub)
-	}
-	if !sub.s.out.blocked {
-		sub.s.markDirty()
-	}
+	sub.s.queue(sub, &sub.queued)
 }
 
 // deliver puts the next batches into the outbox as one frame. It is called by the pump, which has taken the subscription
@@ -161,10 +155,7 @@ func (sub *subscription) deliver(s *session) {
 	s.out.commit(codec.AppendDeliver(s.frame(), sub.num, &codec.Deliver{
 		Start: t.Start, High: t.High, AppendMillis: t.AppendMillis, Count: uint16(len(t.Batches)), Gap: t.Gap,
 	}, t.Bytes))
-	for i := range t.Batches {
-		s.out.data(t.Batches[i].Bytes, t.Batches[i].Slab)
-		t.Batches[i] = topic.TakenBatch{}
-	}
+	s.out.batches(t)
 	s.worked = s.l.now
 	sub.credit -= t.Bytes
 	sub.queued = true

@@ -28,24 +28,6 @@ func crashSteps(step int64) (first, by int64) {
 	return 1 + rand.Int64N(step), step
 }
 
-// stopAt stops the machine at the k-th change, which is itself done half, done or not done.
-func stopAt(k int64) (hook func(vfs.Op) error, count *atomic.Int64) {
-	count = new(atomic.Int64)
-	return func(op vfs.Op) error {
-		n := count.Load()
-		if op.Kind.Changes() {
-			n = count.Add(1)
-		}
-		switch {
-		case n == k && op.Kind.Changes() && k%2 == 0:
-			return vfs.ErrHalfDone
-		case n >= k:
-			return vfs.ErrCrashed
-		}
-		return nil
-	}, count
-}
-
 // A sentBatch is a batch that a producer of the story has sent.
 type sentBatch struct {
 	id, producer int64
@@ -496,7 +478,7 @@ func TestTopicsCrashAtEveryOperation(t *testing.T) {
 	for k := first; ; k += step {
 		mem := vfs.NewMem()
 		fault := vfs.NewFault(mem)
-		hook, count := stopAt(k)
+		hook, count := vfs.StopAt(k)
 		fault.SetHook(hook)
 		s := newStory(t, 1)
 		s.tell(fault)

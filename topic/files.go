@@ -259,7 +259,7 @@ func (f *files) put(t *Topic, s codec.TopicSettings, ceilings, ends []codec.Offs
 	return nil
 }
 
-// diskCode is the error for the wire of an operation on the files of a topic.
+// diskError is the error for the wire of an operation on the files of a topic.
 func diskError(what string, err error) error {
 	var aside *catalogue.AsideError
 	var wire *codec.WireError
@@ -434,22 +434,29 @@ func (f *files) watchSpace() {
 // is free. Zero settings are what its files say, or the defaults. No broker may have the directory open. It returns the settings.
 func Adopt(fsys vfs.FS, dir string, log *slog.Logger, id codec.TopicID, name string, s codec.TopicSettings) (adopted codec.TopicSettings, err error) {
 	if err := CheckName(name); err != nil {
-		return s, err
+		return adopted, err
 	}
+	err = withCatalogue(fsys, dir, log, func(cat *catalogue.Catalogue) error {
+		e, err := cat.Adopt(id, name, s)
+		if err == nil {
+			adopted, err = complete(e.Settings)
+		}
+		return err
+	})
+	return adopted, err
+}
+
+// withCatalogue runs f on the catalogue of a data directory that no broker has open.
+func withCatalogue(fsys vfs.FS, dir string, log *slog.Logger, f func(*catalogue.Catalogue) error) error {
 	lock, err := journal.LockDir(fsys, dir)
 	if err != nil {
-		return s, err
+		return err
 	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
 	cat, _, err := catalogue.Open(fsys, dir, log)
-	if err != nil {
-		return s, err
+	if err == nil {
+		err = f(cat)
 	}
-	e, err := cat.Adopt(id, name, s)
-	if err != nil {
-		return s, err
-	}
-	return complete(e.Settings)
+	return errors.Join(err, lock.Close())
 }
 
 // An Aside is a topic that is set aside.
@@ -457,14 +464,9 @@ type Aside = catalogue.Aside
 
 // SetAside returns the topics of a data directory that are set aside. No broker may have it open.
 func SetAside(fsys vfs.FS, dir string, log *slog.Logger) (list []Aside, err error) {
-	lock, err := journal.LockDir(fsys, dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	cat, _, err := catalogue.Open(fsys, dir, log)
-	if err != nil {
-		return nil, err
-	}
-	return cat.SetAside(), nil
+	err = withCatalogue(fsys, dir, log, func(cat *catalogue.Catalogue) error {
+		list = cat.SetAside()
+		return nil
+	})
+	return list, err
 }

@@ -152,25 +152,7 @@ func (r *Registry) Alter(name string, change codec.TopicSettings, nowMillis int6
 			return nil, codec.Errorf(codec.CodeInvalidSetting, "the %s of topic %s cannot be changed", fixed.name, name)
 		}
 	}
-	if change.Partitions != 0 {
-		s.Partitions = change.Partitions
-	}
-	if change.RetentionBytes != 0 {
-		s.RetentionBytes = change.RetentionBytes
-	}
-	if change.RetentionMillis != 0 {
-		s.RetentionMillis = change.RetentionMillis
-	}
-	if change.Overflow != 0 {
-		s.Overflow = change.Overflow
-	}
-	if change.RingBytes != 0 {
-		s.RingBytes = change.RingBytes
-	}
-	if change.MaxBatchBytes != 0 {
-		s.MaxBatchBytes = change.MaxBatchBytes
-	}
-	if s, err = complete(s); err != nil {
+	if s, err = complete(s.With(change)); err != nil {
 		return nil, err
 	}
 	more := int(s.Partitions - old.settings.Partitions)

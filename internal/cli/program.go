@@ -287,3 +287,22 @@ func Interruptible(parent context.Context) (ctx context.Context, stop context.Ca
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
+
+// Stoppable returns a context that one of the signals cancels, with ErrInterrupted as its cause; a second one changes nothing. It is for
+// programs that have to clean up behind them, such as those that have started others.
+func Stoppable(parent context.Context, signals ...os.Signal) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, signals...)
+	go func() {
+		select {
+		case <-caught:
+			cancel(ErrInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(caught)
+		cancel(nil)
+	}
+}

@@ -65,6 +65,25 @@ type Fault struct {
 	hook atomic.Pointer[func(Op) error]
 }
 
+// StopAt returns a hook that stops the machine at the k-th operation that changes anything, from 1 on, and counts these. That one is
+// itself done half, where k is even, or not done. The hook may be called from any goroutine.
+func StopAt(k int64) (hook func(Op) error, count *atomic.Int64) {
+	count = new(atomic.Int64)
+	return func(op Op) error {
+		n := count.Load()
+		if op.Kind.Changes() {
+			n = count.Add(1)
+		}
+		switch {
+		case n == k && op.Kind.Changes() && k%2 == 0:
+			return ErrHalfDone
+		case n >= k:
+			return ErrCrashed
+		}
+		return nil
+	}, count
+}
+
 // NewFault wraps a file system; without a hook it changes nothing.
 func NewFault(fsys FS) *Fault { return &Fault{fs: fsys} }
 

@@ -79,6 +79,8 @@ var (
 	ErrNotRegular = errors.New("not a regular file")
 	// ErrLocked says that another process, or another part of this one, holds the lock.
 	ErrLocked = errors.New("locked by another process")
+	// ErrTooLarge says that a file is larger than whoever reads it allows.
+	ErrTooLarge = errors.New("the file is too large")
 )
 
 // LockedError is ErrLocked with what is known of the holder.
@@ -121,6 +123,49 @@ func MkdirAll(fsys FS, name string) error {
 		return err
 	}
 	return fsys.SyncDir(parent)
+}
+
+// ReadFile reads a whole file of at most limit bytes; a larger one is ErrTooLarge.
+func ReadFile(fsys FS, name string, limit int64) ([]byte, error) {
+	f, err := fsys.OpenRead(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it is only read
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	if size > limit {
+		return nil, ErrTooLarge
+	}
+	b := make([]byte, size)
+	n, err := f.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return b[:n], nil
+}
+
+// RemoveAll removes a directory with everything in it. It follows no links. After an error a part may be gone; that the rest is,
+// survives a power cut only once the directory above was synced.
+func RemoveAll(fsys FS, dir string) error {
+	list, err := fsys.List(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		name := path.Join(dir, e.Name)
+		if e.Kind == Dir {
+			err = RemoveAll(fsys, name)
+		} else {
+			err = fsys.Remove(name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fsys.Remove(dir)
 }
 
 func total(bufs [][]byte) (n int64) {

@@ -247,7 +247,7 @@ func (a *aside) merged(name string, s codec.TopicSettings) Entry {
 	if s.Partitions == 0 {
 		s.Partitions = e.Settings.Partitions
 	}
-	e.Settings = overlay(e.Settings, s)
+	e.Settings = e.Settings.With(s)
 	if e.Settings.Storage == 0 {
 		e.Settings.Storage = codec.StorageFile
 	}

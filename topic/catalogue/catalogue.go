@@ -210,7 +210,7 @@ func isRemnant(name string) bool {
 // removeRemnant finishes what was cut short. A failure harms nothing: the name means nothing to anyone.
 func (c *Catalogue) removeRemnant(name string) bool {
 	dir := path.Join(c.topics, name)
-	if err := removeTree(c.fsys, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := vfs.RemoveAll(c.fsys, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		c.log.Warn("a remnant of a topic cannot be removed", "path", dir, "err", err)
 		return false
 	}
@@ -241,7 +241,7 @@ func (c *Catalogue) loadTopic(id codec.TopicID, e vfs.Entry) (*loadedTopic, erro
 		return nil, err
 	}
 	if !slices.ContainsFunc(list, func(e vfs.Entry) bool { return !strings.HasSuffix(e.Name, tempSuffix) || e.Kind != vfs.Regular }) {
-		if err := removeTree(c.fsys, dir); err != nil {
+		if err := vfs.RemoveAll(c.fsys, dir); err != nil {
 			return nil, err
 		}
 		return nil, nil
@@ -446,7 +446,7 @@ func (c *Catalogue) create(e Entry, b []byte) error {
 		return err
 	}
 	dir, fresh := c.topicDir(e.ID), path.Join(c.topics, newPrefix+hex.EncodeToString(e.ID[:]))
-	if err := removeTree(c.fsys, fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := vfs.RemoveAll(c.fsys, fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	err := c.fsys.Mkdir(fresh)
@@ -471,7 +471,7 @@ func (c *Catalogue) create(e Entry, b []byte) error {
 
 // undo removes what a failed creation left, as far as it can be: the name means nothing to anyone.
 func (c *Catalogue) undo(err error, fresh string) error {
-	if rerr := removeTree(c.fsys, fresh); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+	if rerr := vfs.RemoveAll(c.fsys, fresh); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 		c.log.Warn("a remnant of a topic cannot be removed", "path", fresh, "err", rerr)
 	}
 	return err

@@ -2,7 +2,6 @@ package catalogue
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -179,23 +178,6 @@ func settingsFromFile(f settingsFile) (codec.TopicSettings, error) {
 		}
 	}
 	return s, nil
-}
-
-// overlay returns base with the fields of over that are not zero.
-func overlay(base, over codec.TopicSettings) codec.TopicSettings {
-	return codec.TopicSettings{
-		Storage:       cmp.Or(over.Storage, base.Storage),
-		Partitions:    cmp.Or(over.Partitions, base.Partitions),
-		Overflow:      cmp.Or(over.Overflow, base.Overflow),
-		RingBytes:     cmp.Or(over.RingBytes, base.RingBytes),
-		MaxBatchBytes: cmp.Or(over.MaxBatchBytes, base.MaxBatchBytes),
-
-		Sync:            cmp.Or(over.Sync, base.Sync),
-		SyncMillis:      cmp.Or(over.SyncMillis, base.SyncMillis),
-		RetentionBytes:  cmp.Or(over.RetentionBytes, base.RetentionBytes),
-		RetentionMillis: cmp.Or(over.RetentionMillis, base.RetentionMillis),
-		SegmentBytes:    cmp.Or(over.SegmentBytes, base.SegmentBytes),
-	}
 }
 
 // A damagedError says that the bytes of a file are not what was written: its predecessor may stand in.

@@ -157,10 +157,10 @@ func TestEverySetting(t *testing.T) {
 	if back, err := settingsFromFile(settingsToFile(s)); err != nil || back != s {
 		t.Errorf("error %v: stored as %+v, read as %+v", err, s, back)
 	}
-	if got := overlay(codec.TopicSettings{}, s); got != s {
+	if got := (codec.TopicSettings{}).With(s); got != s {
 		t.Errorf("over nothing: %+v", got)
 	}
-	if got := overlay(s, codec.TopicSettings{}); got != s {
+	if got := s.With(codec.TopicSettings{}); got != s {
 		t.Errorf("under nothing: %+v", got)
 	}
 }

@@ -3,7 +3,6 @@ package catalogue
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 
@@ -88,47 +87,14 @@ func removeFile(fsys vfs.FS, name string) error {
 // readFile reads a small file. Errors that are a *damagedError or a *strangeError are about its content; fs.ErrNotExist says that
 // there is none; every other one is the file system's and says nothing about the file.
 func readFile(fsys vfs.FS, name string) ([]byte, error) {
-	f, err := fsys.OpenRead(name)
-	if errors.Is(err, vfs.ErrNotRegular) {
+	b, err := vfs.ReadFile(fsys, name, maxFileBytes)
+	switch {
+	case errors.Is(err, vfs.ErrNotRegular):
 		return nil, strange("%s is not a regular file", path.Base(name))
+	case errors.Is(err, vfs.ErrTooLarge):
+		return nil, damaged("it has more than %d bytes", maxFileBytes)
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it is only read
-	size, err := f.Size()
-	if err != nil {
-		return nil, err
-	}
-	if size > maxFileBytes {
-		return nil, damaged("it has %d bytes, more than %d", size, maxFileBytes)
-	}
-	b := make([]byte, size)
-	n, err := f.ReadAt(b, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return b[:n], nil
-}
-
-// removeTree removes a directory with everything in it. It follows no links.
-func removeTree(fsys vfs.FS, dir string) error {
-	list, err := fsys.List(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range list {
-		name := path.Join(dir, e.Name)
-		if e.Kind == vfs.Dir {
-			err = removeTree(fsys, name)
-		} else {
-			err = fsys.Remove(name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return fsys.Remove(dir)
+	return b, err
 }
 
 func wrap(verb, noun string, err error) error {

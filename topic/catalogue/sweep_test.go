@@ -206,23 +206,6 @@ func (h *history) checkAfterCrash(t testing.TB, crashed *vfs.Mem, what string) {
 	}
 }
 
-// stopAt stops the machine at the k-th operation that changes anything, which is itself done half, done or not done.
-func stopAt(k int) (hook func(vfs.Op) error, count *int) {
-	count = new(int)
-	return func(op vfs.Op) error {
-		if op.Kind.Changes() {
-			*count++
-		}
-		switch {
-		case *count == k && op.Kind.Changes() && k%2 == 0:
-			return vfs.ErrHalfDone
-		case *count >= k:
-			return vfs.ErrCrashed
-		}
-		return nil
-	}, count
-}
-
 func survivals(mem *vfs.Mem, k int) map[string]*vfs.Mem {
 	return map[string]*vfs.Mem{
 		"nothing":    mem.CrashClone(vfs.Nothing, 0),
@@ -245,7 +228,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	for k := 1; ; k += every() {
 		mem := vfs.NewMem()
 		fault := vfs.NewFault(mem)
-		hook, count := stopAt(k)
+		hook, count := vfs.StopAt(int64(k))
 		fault.SetHook(hook)
 		h := script(t, fault, mem, false)
 		clones := survivals(mem, k)
@@ -257,8 +240,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		// The death of the process alone: what was not synced is there, and still not synced.
 		fault.SetHook(nil)
 		h.checkAfterCrash(t, mem, fmt.Sprintf("the process died at %d", k))
-		if *count < k {
-			t.Logf("%d operations", *count)
+		if count.Load() < int64(k) {
+			t.Logf("%d operations", count.Load())
 			if k < 80 {
 				t.Fatal("the script did not get far")
 			}
@@ -273,10 +256,10 @@ func (h *history) crashWhileOpening(t testing.TB, left *vfs.Mem, what string) {
 	for j := 1; ; j++ {
 		mem := left.CrashClone(vfs.Everything, 0)
 		fault := vfs.NewFault(mem)
-		hook, count := stopAt(j)
+		hook, count := vfs.StopAt(int64(j))
 		fault.SetHook(hook)
 		_, _, err := Open(fault, testDir, quietForSweep)
-		if *count < j {
+		if count.Load() < int64(j) {
 			if err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
@@ -346,7 +329,7 @@ func TestDeletionInDoubt(t *testing.T) {
 		if err := c.Delete(old.ID); !errors.Is(err, syscall.EIO) {
 			t.Fatal(err)
 		}
-		hook, count := stopAt(k)
+		hook, count := vfs.StopAt(int64(k))
 		fault.SetHook(hook)
 		err := c.Put(fresh)
 		for seed := range uint64(8) {
@@ -356,9 +339,9 @@ func TestDeletionInDoubt(t *testing.T) {
 				t.Fatalf("stopped at %d: report %+v, entries %+v", k, r, list)
 			}
 		}
-		if *count < k {
+		if count.Load() < int64(k) {
 			if err != nil || k < 5 {
-				t.Fatalf("after %d operations: %v", *count, err)
+				t.Fatalf("after %d operations: %v", count.Load(), err)
 			}
 			return
 		}
