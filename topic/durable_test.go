@@ -384,3 +384,38 @@ func TestPurgeBesideIdempotentProducer(t *testing.T) {
 	f.Close()
 	d.close()
 }
+
+// A producer that was silent for a day is forgotten: it goes on with any sequence, and what it sends again is a new batch.
+func TestSilentProducerIsForgotten(t *testing.T) {
+	part := memoryTopic("t", codec.TopicSettings{Partitions: 1, RingBytes: 1 << 20, MaxBatchBytes: 1 << 10}).Partitions()[0]
+	pool := codec.NewSlabPool(1 << 20)
+	var sink recordSink
+	var pub Publisher
+	if _, _, err := part.OpenPublisher(&pub, &sink, 1, codec.LevelAppended); err != nil {
+		t.Fatal(err)
+	}
+	number := uint64(0)
+	send := func(seq int32, millis int64) Result {
+		t.Helper()
+		sink.reset()
+		var w codec.BatchBuilder
+		w.Reset(nil, 1<<10)
+		w.AddValue(1, nil)
+		part.Publish(&pub, 1, published(pool, number, w.Finish(codec.BatchMeta{ProducerID: 7, BaseSequence: seq})), millis)
+		number++
+		if len(sink.results) != 1 {
+			t.Fatalf("%d results", len(sink.results))
+		}
+		return sink.results[0]
+	}
+	const day = 24 * 60 * 60 * 1000
+	if r := send(5, testMillis); r.Code != codec.CodeNone || r.Base != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if r := send(5, testMillis+day-1); r.Code != codec.CodeNone || r.Base != 0 {
+		t.Errorf("sent again within a day: %+v", r)
+	}
+	if r := send(5, testMillis+day); r.Code != codec.CodeNone || r.Base != 1 {
+		t.Errorf("sent again after a day: %+v", r)
+	}
+}

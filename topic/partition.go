@@ -214,7 +214,7 @@ func (c *core) repeated(in incoming) bool {
 }
 
 func (c *core) verdict(b codec.Batch) (idempotence.Verdict, codec.Offset) {
-	return c.sequences().check(b)
+	return c.sequences().check(b, c.now)
 }
 
 // inSequence reports whether a batch of an idempotent producer is to be appended. One that does not follow is refused.
@@ -646,9 +646,6 @@ func (c *core) takeEntry(cur *Cursor, t *Taken, e *entry) {
 func (c *core) tick(stalledSince int64) {
 	c.cutStalled(stalledSince)
 	c.retryReads()
-	if c.producers != nil {
-		c.producers.expire(c.now)
-	}
 	if c.groupsDueMillis != 0 && c.groupsDueMillis <= c.now {
 		c.expireGroups()
 	}

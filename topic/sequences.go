@@ -16,9 +16,11 @@ type sequences struct {
 
 func newSequences() *sequences { return &sequences{state: idempotence.New(idempotence.Options{})} }
 
-func (s *sequences) check(b codec.Batch) (idempotence.Verdict, codec.Offset) {
+// check forgets those that have been silent for too long, and says what to do with a batch.
+func (s *sequences) check(b codec.Batch, nowMillis int64) (idempotence.Verdict, codec.Offset) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.state.Expire(nowMillis) // looks at the one that has been silent for the longest time, and nearly always at no other
 	return s.state.Check(b.ProducerID(), b.ProducerEpoch(), b.BaseSequence(), int32(b.RecordCount()))
 }
 
@@ -40,12 +42,6 @@ func (s *sequences) truncate(to codec.Offset) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Truncate(to)
-}
-
-func (s *sequences) expire(nowMillis int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.state.Expire(nowMillis)
 }
 
 // appendSnapshot appends what is below an offset to dst.
