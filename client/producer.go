@@ -74,7 +74,9 @@ func Partitions(numbers ...int) PartitionsOption { return numbers }
 func (p PartitionsOption) applyProducer(c *producerConfig) { c.partitions = p }
 func (p PartitionsOption) applyConsumer(c *consumerConfig) { c.partitions = p }
 
-// Level sets when the broker confirms. The default, codec.LevelDefault, is the strongest that the topic offers.
+// Level sets when the broker confirms. The default, codec.LevelDefault, is durable for topics in files with
+// sync=always and appended for all others: ask for codec.LevelDurable where sync=interval or queue_file is to be confirmed on
+// stable storage.
 func Level(l codec.Level) ProducerOption {
 	return producerOption(func(c *producerConfig) { c.level = l })
 }

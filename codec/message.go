@@ -131,7 +131,8 @@ func ParseOverflow(s string) (Overflow, bool) {
 // A Level says when the broker confirms a batch.
 type Level uint8
 
-// The confirm levels. LevelDefault asks for the strongest that the topic offers.
+// The confirm levels. LevelDefault is LevelDurable for topics in files with sync=always,
+// else LevelAppended.
 const (
 	LevelDefault  Level = 0
 	LevelNone     Level = 1 // the client does not wait; confirms still come, to give the window back

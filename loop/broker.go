@@ -70,7 +70,7 @@ func (l Limits) complete() Limits {
 	return l
 }
 
-// Config is what a broker is made from. The zero value serves both loopbacks on a free port.
+// Config is what a broker is made from. The zero value serves 127.0.0.1 on a free port.
 type Config struct {
 	// Listener, when set, is served instead of Bind and Port; the broker closes it. A listener whose connections are
 	// not sockets (an in-process one) is served through goroutines instead of the event loops.

@@ -10,6 +10,6 @@
 // loop only; other goroutines reach it through the loop's inbox and Ring. Bytes of a publish frame are copied once, into
 // slabs; deliver frames leave as the same bytes by writev. Nothing is ever queued inside gnet.
 //
-// What this package does not do: it knows no file (package journal), holds no state of a topic (package topic), and
-// never blocks a loop.
+// What this package does not do: it opens no file but by telling package topic the data directory, holds no state of a topic, and
+// never blocks a loop: what waits for the disk runs on the workers of offload.go.
 package loop

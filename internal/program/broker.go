@@ -117,7 +117,7 @@ func (d *door) add(fs *pflag.FlagSet) {
 	cli.Int(fs, &d.port, "port", "b", cli.DefaultPort, 0, 65535, "port; 0: a free one")
 	cli.Choose(fs, &d.transport, "transport", "t", "tcp", cli.Choice{Names: []string{"tcp", "ipc", "inproc"}, Reason: map[string]*cli.Error{
 		"inproc": {Exit: cli.ExitUsage, Text: "-t inproc connects inside one process, and this process has no clients", Fix: "use tcp, or embed the broker in your program"},
-	}}, "KIND", "transport: tcp, ipc (a unix socket) or inproc")
+	}}, "KIND", "transport: tcp or ipc (a unix socket); inproc is for brokers inside a program")
 }
 
 // ipc reports whether the door is a unix socket, and returns its address, of an absolute path.

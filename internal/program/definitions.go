@@ -254,6 +254,7 @@ its own files. The broker must not run. Without --id it lists the topics that ar
 	cli.Choose(fs, &storage, "storage", "s", "", cli.Choice{Names: []string{"queue", "file", "direct", "queue_file"}}, "KIND",
 		"its storage, where that is lost (default file)")
 	cli.LogLevel(fs, &level)
+	cli.LineOnly(fs, "id", "topic", "storage")
 	return cmd
 }
 

@@ -79,10 +79,10 @@ func (f *durableFlags) add(fs *pflag.FlagSet, created bool) {
 		cli.Size(fs, &f.segmentBytes, "segment-bytes", 64<<10, 1<<30, "size of one file of a file topic (default 128MiB)")
 	}
 	cli.Checked(fs, &f.retentionBytes, "retention-bytes", "", "SIZE", withDefault(
-		"a file topic keeps at least so much of each partition and removes what is older; none: all", def("(default none)")),
+		"a file topic keeps at least so much of each partition and removes the oldest files beyond that; none: all", def("(default none)")),
 		func(s string) error { _, err := parseRetentionBytes(s); return err })
 	cli.Checked(fs, &f.retentionTime, "retention-time", "", "TIME", withDefault(
-		"a file topic removes records of that age, such as 90m, 36h or 7d; none: never", def("(default none)")),
+		"a file topic removes files whose last record is of that age, such as 90m, 36h or 7d; none: never", def("(default none)")),
 		func(s string) error { _, err := parseRetentionTime(s); return err })
 }
 

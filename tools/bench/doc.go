@@ -1,9 +1,9 @@
 // Command lightq-bench measures LightQ as its users run it: broker, producer and consumer are processes of their own on
 // free loopback ports. Beside every figure stands the machine's own limit, measured in the same run: a bare relay that
-// moves bytes between three processes and knows nothing of messages.
+// moves bytes between three processes and knows nothing of messages, and for topics in files a disk that appends and syncs.
 //
 //	lightq-bench          the sweep: sizes × storages, throughput, ratio to the relay, CPU, memory, latency
-//	lightq-bench demo     ten million messages of 100 B through a transient topic, with the programs' own figures
+//	lightq-bench demo     ten million messages of 100 B through a topic in memory, and ten million through one in files
 //	lightq-bench crowd    many producers and consumers on the partitions of one topic, beside one of each on one partition
 //	lightq-bench relay    the limit alone
 //
@@ -23,6 +23,7 @@
 //	main.go      commands, flags, signals, exit codes
 //	sweep.go     the sweep and the demo
 //	measure.go   one measurement of LightQ
+//	disk.go      the disk alone: 1 MiB after the other, and 4 KiB
 //	crowd*.go    many clients on one topic: the parent's side, and its two processes
 //	programs.go  where the four programs are, and the JSON their load generators print
 //	relay*.go    the bare relay: the parent's side, its three roles, raw sockets, gnet, paced messages

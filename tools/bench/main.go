@@ -47,7 +47,7 @@ func newCommand(stdout, stderr io.Writer) *cobra.Command {
 		Short: "Measure LightQ beside the machine's own limit",
 		Long: "lightq-bench starts broker, producer and consumer as processes of their own on free loopback ports and measures\n" +
 			"throughput, CPU, memory and latency, each size on each storage. The limit it compares with is a bare relay of three\n" +
-			"processes that moves bytes and knows nothing of messages, measured between the runs.",
+			"processes that moves bytes and knows nothing of messages, measured between the runs; for topics in files it is the disk.",
 		Example: "  lightq-bench demo\n  lightq-bench --sizes 100,1024 --runs 5 --json report.json\n" +
 			"  lightq-bench --sizes 100 --broker-arg=--profile=cpu --broker-arg=--profile-dir=profiles",
 		RunE: func(cmd *cobra.Command, _ []string) error {
