@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/lightio/lightq/journal/vfs"
 )
@@ -101,6 +102,7 @@ func (l *Log) cut() {
 	l.failure = nil
 	l.settleDurableLocked()
 	l.sealWaitingLocked()
+	l.sy.setAlarm(&l.alarm, time.Now()) // it may have rung meanwhile, for nothing
 }
 
 // nameAgain gives segments that have records the names that they did not get when the refusal began.
