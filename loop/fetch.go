@@ -98,7 +98,7 @@ func (f *fetch) begin(part *topic.Partition, from codec.From, value uint64) erro
 
 // ready queues the fetch for the session's pump: there may be something to take.
 func (f *fetch) ready() {
-	if f.gone || f.s.phase != phaseReady {
+	if f.gone || f.s.phase != phaseReady || f.cur.Partition() == nil { // nil: its time is being looked up
 		return
 	}
 	if code := f.cur.Cut(); code != codec.CodeNone {
@@ -134,6 +134,7 @@ func (f *fetch) deliver(s *session) {
 		Start: t.Start, High: t.High, Next: t.Next, AppendMillis: t.AppendMillis, Count: uint16(len(t.Batches)), Gap: t.Gap,
 	}, t.Bytes))
 	s.out.batches(t)
+	s.worked = s.l.now
 	f.drop()
 }
 
@@ -157,7 +158,7 @@ func (f *fetch) drop() {
 // tickFetches answers those whose time is over.
 func (s *session) tickFetches() {
 	for f := range s.fetches {
-		if f.cur.Partition() != nil && !s.l.now.Before(f.deadline) {
+		if !s.l.now.Before(f.deadline) {
 			f.ready()
 		}
 	}

@@ -121,18 +121,18 @@ func (s *session) serveJSON(line []byte) {
 		return
 	}
 	// Nothing is read meanwhile, so that a client which has shut down its sending side is still there for the answer.
-	s.t.Pause()
 	err = s.offload(func() func() {
 		reply, err := s.answerJSON(&r)
 		return func() {
 			s.replyJSON(&r, func(*jsonRequest) (jsonReply, error) { return reply, err })
-			s.t.Resume()
+			s.goOnReading()
 		}
 	})
 	if err != nil {
-		s.t.Resume()
 		s.replyJSON(&r, func(*jsonRequest) (jsonReply, error) { return jsonReply{}, err })
+		return
 	}
+	s.t.Pause()
 }
 
 func (s *session) replyJSON(r *jsonRequest, answer func(*jsonRequest) (jsonReply, error)) {

@@ -10,21 +10,22 @@ const (
 	// offloadWorkers is how many requests that wait for the disk are served at once. The registry changes one topic at a time;
 	// the others look things up, or purge.
 	offloadWorkers = 4
-	// offloadQueue bounds the requests that wait for a worker. Beyond it they are refused.
-	offloadQueue = 4096
+	// offloadQueue bounds the requests that wait for one worker. Beyond it they are refused.
+	offloadQueue = 1024
 )
 
 // An offloader runs what waits for the disk, away from the loops.
 type offloader struct {
-	jobs chan func()
+	jobs [offloadWorkers]chan func() // of each worker: those of one connection go to one, in their order
 	wait sync.WaitGroup
 }
 
 func newOffloader() *offloader {
-	o := &offloader{jobs: make(chan func(), offloadQueue)}
-	for range offloadWorkers {
+	o := &offloader{}
+	for i := range o.jobs {
+		o.jobs[i] = make(chan func(), offloadQueue)
 		o.wait.Go(func() {
-			for job := range o.jobs {
+			for job := range o.jobs[i] {
 				job()
 			}
 		})
@@ -34,7 +35,9 @@ func newOffloader() *offloader {
 
 // stop serves what is queued and ends the workers. Nobody may offload any more.
 func (o *offloader) stop() {
-	close(o.jobs)
+	for _, jobs := range o.jobs {
+		close(jobs)
+	}
 	o.wait.Wait()
 }
 
@@ -51,7 +54,7 @@ func (s *session) offload(work func() func()) error {
 		})
 	}
 	select {
-	case l.b.offload.jobs <- job:
+	case l.b.offload.jobs[s.id%offloadWorkers] <- job:
 		s.asked++
 		return nil
 	default:

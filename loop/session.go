@@ -450,7 +450,7 @@ func (s *session) partition(name string, index uint32) (*topic.Topic, *topic.Par
 	return t, p, err
 }
 
-// addHandle checks that num may become a handle.
+// checkHandle checks that num may become a handle.
 func (s *session) checkHandle(num uint32) error {
 	switch {
 	case num == 0:
@@ -593,7 +593,7 @@ func (s *session) tick() {
 }
 
 func (s *session) unfinished() bool {
-	if s.phase != phaseReady {
+	if s.phase != phaseReady && s.phase != phaseJSON {
 		return false
 	}
 	if !s.out.empty() || s.active.len() > 0 || s.asked > 0 || len(s.fetches) > 0 {
@@ -684,9 +684,9 @@ func (s *session) pump() {
 	}
 }
 
-// goOnReading resumes what hold or a peer that does not read its answers has paused.
+// goOnReading resumes what hold, a peer that does not read its answers or a JSON request that waits for the disk has paused.
 func (s *session) goOnReading() {
-	if !s.paused && !s.held {
+	if !s.paused && !s.held && (s.phase != phaseJSON || s.asked == 0) {
 		s.lastIn = s.l.now // nobody listened meanwhile: its silence begins now
 		s.t.Resume()
 	}

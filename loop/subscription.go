@@ -40,11 +40,6 @@ func (s *session) subscribe(h codec.Header, section []byte) error {
 	if err := s.checkHandle(h.Handle); err != nil {
 		return err
 	}
-	for _, v := range s.handles {
-		if other, ok := v.(*subscription); ok && !other.gone && other.cur.Partition() == part && other.cur.Group() == m.Name {
-			return codec.Errorf(codec.CodeHandleInUse, "handle %d of this connection is subscribed to %s/%d already", other.num, m.Topic, m.Partition)
-		}
-	}
 	if m.From == codec.FromTime {
 		o := &opening{}
 		s.addHandle(h.Handle, o)
@@ -76,6 +71,11 @@ func (o *opening) drop(*session) { o.gone = true }
 
 // attach makes the subscription that a request asks for.
 func (s *session) attach(h codec.Header, m codec.Subscribe, t *topic.Topic, part *topic.Partition) error {
+	for _, v := range s.handles {
+		if other, ok := v.(*subscription); ok && !other.gone && other.cur.Partition() == part && other.cur.Group() == m.Name {
+			return codec.Errorf(codec.CodeHandleInUse, "handle %d of this connection is subscribed to %s/%d already", other.num, m.Topic, m.Partition)
+		}
+	}
 	sub := &subscription{s: s, num: h.Handle, credit: int(m.CreditBytes)}
 	sub.cur.Tag = sub
 	start, high, begin, err := part.Attach(&sub.cur, s.l, m.Name, m.From, m.Value, s.l.now.UnixMilli())

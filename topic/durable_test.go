@@ -169,6 +169,122 @@ func TestColdReadWithoutMemory(t *testing.T) {
 	d.close()
 }
 
+// What was read of the files for a consumer that does not take it is given up when memory is short, and when a group has no member any
+// more. It is read again for who goes on.
+func TestColdMemoryIsGivenBack(t *testing.T) {
+	const n, size = 400, 10 << 10 // more than is read ahead
+	for _, group := range []string{"", "g"} {
+		t.Run("group "+group, func(t *testing.T) {
+			d := openDisk(t, vfs.NewMem())
+			p := mustCreate(t, d.r, "t", fileTopic(1)).Partitions()[0]
+			f := d.feeder(p, codec.LevelDefault)
+			f.publish(n, 1, size)
+			f.confirmed()
+			inMemory := d.pool.InUseBytes()
+			cur := new(Cursor)
+			attach := func() {
+				t.Helper()
+				cur = new(Cursor)
+				if _, _, _, err := p.Attach(cur, d.sink, group, codec.FromEarliest, 0, nowMillis()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			next, owed := codec.Offset(0), 1
+			take := func(until codec.Offset) {
+				t.Helper()
+				for next < until {
+					d.sink.mu.Lock()
+					woken := d.sink.woken[cur]
+					d.sink.mu.Unlock()
+					var taken Taken
+					cur.Grant(owed, nowMillis()) // one batch at a time
+					owed = 0
+					cur.Take(&taken, 1, nowMillis())
+					if taken.Gap.Next != 0 || len(taken.Batches) > 1 {
+						t.Fatalf("%+v, %d batches", taken.Gap, len(taken.Batches))
+					}
+					if len(taken.Batches) == 0 {
+						d.sink.await(t, "a wake-up", func() bool { return d.sink.woken[cur] > woken })
+						continue
+					}
+					if b := codec.Batch(taken.Batches[0].Bytes); b.BaseOffset() != next {
+						t.Fatalf("offset %d, want %d", b.BaseOffset(), next)
+					}
+					next++
+					owed = len(taken.Batches[0].Bytes)
+					releaseTaken(taken.Batches)
+				}
+			}
+			ahead := func() {
+				t.Helper()
+				d.sink.await(t, "reading ahead", func() bool {
+					p.mu.Lock()
+					defer p.mu.Unlock()
+					at := &cur.position
+					if cur.group != nil {
+						at = &cur.group.position
+					}
+					return at.cold.len() > 0 && !at.cold.reading
+				})
+				if d.pool.InUseBytes() <= inMemory {
+					t.Fatal("nothing was read ahead")
+				}
+			}
+			attach()
+			take(3)
+			ahead()
+			d.r.Reclaim(1, false, nowMillis())
+			if d.pool.InUseBytes() <= inMemory {
+				t.Error("it was given up at once")
+			}
+			d.r.Reclaim(1, true, nowMillis())
+			if got := d.pool.InUseBytes(); got > inMemory {
+				t.Errorf("%d bytes are in use, %d before anything was read", got, inMemory)
+			}
+			take(6)
+			if group != "" {
+				ahead()
+				cur.Detach(nowMillis())
+				if got := d.pool.InUseBytes(); got > inMemory {
+					t.Errorf("without a member %d bytes are in use, %d before anything was read", got, inMemory)
+				}
+				attach()
+				owed = 1
+			}
+			d.r.Relax()
+			take(n)
+			cur.Detach(nowMillis())
+			f.Close()
+			d.close()
+		})
+	}
+}
+
+// Retention may drop what has become durable a moment before the partition is told so: no state is seen in which start lies behind high.
+func TestStartIsNotBehindHigh(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	d := openDisk(t, fault)
+	s := fileTopic(1)
+	s.SegmentBytes, s.RetentionBytes, s.RingBytes = MinSegmentBytes, MinSegmentBytes, 8<<20
+	p := mustCreate(t, d.r, "t", s).Partitions()[0]
+	f := d.feeder(p, codec.LevelDefault)
+	h := holdBack(fault, writes)
+	defer h.let()
+	f.publish(60, 1, 10<<10)
+	d.sink.await(t, "a write", func() bool { return h.held.Load() > 0 })
+	p.mu.Lock() // no progress is told from now on
+	h.let()
+	d.sink.await(t, "retention", func() bool { return p.log.Start() > 0 })
+	p.tickLog()
+	if start, high := p.core.start, p.core.high; start == 0 || start > high {
+		t.Errorf("start is %d, high %d", start, high)
+	}
+	p.leave()
+	f.confirmed()
+	f.Close()
+	d.close()
+}
+
 // A start that fails leaves what is known of offsets alone: after the next one none is given out again.
 func TestOffsetsAfterAFailedStart(t *testing.T) {
 	mem := vfs.NewMem()

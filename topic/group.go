@@ -218,6 +218,7 @@ func (c *core) leaveGroup(cur *Cursor) {
 	}
 	if len(g.members) == 0 {
 		g.leftMillis = c.now
+		c.dropCold(&g.position) // it can be read again
 		c.lookAtGroups()
 	}
 	c.share(g)

@@ -158,7 +158,7 @@ func (p *Partition) progress(pr journal.Progress) {
 	c := &p.core
 	was := c.state
 	if c.settings.RetentionBytes != codec.RetentionUnlimited {
-		c.start = max(c.start, p.log.Start()) // retention by bytes is applied when a segment is sealed
+		c.start = max(c.start, p.startOfLog()) // retention by bytes is applied when a segment is sealed
 	}
 	more := pr.Written > c.written
 	c.completed(pr.Written, pr.Durable)
@@ -190,13 +190,20 @@ func (p *Partition) progress(pr journal.Progress) {
 	p.leave()
 }
 
+// startOfLog is the log's start. The progress without which it would lie above high may not have come yet. Called with mu held.
+func (p *Partition) startOfLog() codec.Offset {
+	start := p.log.Start()
+	p.core.completed(p.log.Written(), p.log.Durable())
+	return start
+}
+
 // tickLog does what time brings about. Called with mu held.
 func (p *Partition) tickLog() {
 	c := &p.core
 	if c.retains() {
 		p.log.Retain()
 	}
-	c.start = max(c.start, p.log.Start())
+	c.start = max(c.start, p.startOfLog())
 	p.store()
 }
 
@@ -233,6 +240,7 @@ func (p *Partition) startRead(r reader, d *cold) {
 	}
 	rd := d.read
 	size := max(coldBytes, d.need)
+	d.need = 0
 	rd.slab = p.files.cfg.Slabs.TryGet(size)
 	if rd.slab == nil { // the broker's memory is short
 		c.coldRead(r, d, nil, codec.Gap{}, true)
@@ -269,7 +277,8 @@ func (rd *coldRead) done(*journal.Read) {
 		told = codec.Gap{From: max(bad.Offset, rd.Offset), Next: bad.Next, Reason: codec.GapDamaged}
 		p.files.cfg.Log.Error("damage", "topic", p.topic.name, "partition", p.index, "path", bad.Path, "position", int64(bad.Position),
 			"offset", int64(bad.Offset), "next", int64(bad.Next), "reason", bad.Reason)
-	case errors.As(rd.Err, &ranged), errors.As(rd.Err, &short), errors.Is(rd.Err, journal.ErrClosed):
+	case errors.As(rd.Err, &ranged), errors.Is(rd.Err, journal.ErrClosed):
+	case errors.As(rd.Err, &short) && short.Need <= codec.MaxSlabBytes: // more was never taken: a forged file
 	default:
 		failed = true
 		if p.files.readErrors.allow() {
@@ -279,14 +288,14 @@ func (rd *coldRead) done(*journal.Read) {
 	p.enter(time.Now().UnixMilli())
 	c := &p.core
 	switch {
-	case short != nil && rd.who.place().cold == d:
+	case short != nil && !failed && rd.who.place().cold == d:
 		d.need = short.Need
 		rd.slab.Release()
 		p.startRead(rd.who, d)
 		p.leave()
 		return
 	case ranged != nil:
-		c.start = max(c.start, ranged.Start)
+		c.start = max(c.start, p.startOfLog())
 		c.coldMoved(rd.who, d)
 	default:
 		c.coldRead(rd.who, d, list, told, failed)
@@ -346,7 +355,7 @@ func (p *Partition) purgeLog(nowMillis int64) (uint64, error) {
 		return 0, diskError("purge topic "+p.topic.name, err)
 	}
 	p.enter(nowMillis)
-	n := p.core.purgedTo(p.log.Start())
+	n := p.core.purgedTo(p.startOfLog())
 	p.goOn()
 	p.leave()
 	return n, nil

@@ -18,7 +18,7 @@ type login struct {
 	user     string
 	verifier *catalogue.Verifier // nil: the registry has no data directory
 
-	mu     sync.Mutex
+	mu     sync.Mutex // never held for as long as the verifier takes: loops wait for it
 	salt   [32]byte
 	digest []byte // nil: the password was not seen yet
 }
@@ -38,25 +38,28 @@ func (l *login) remember(password string) {
 	if _, err := rand.Read(l.salt[:]); err != nil {
 		panic(fmt.Sprintf("BUG: crypto/rand failed: %v", err)) // documented never to happen
 	}
-	l.digest = l.sum(l.user, password)
+	l.digest = loginSum(l.salt, l.user, password)
 }
 
-func (l *login) sum(user, password string) []byte {
-	m := hmac.New(sha256.New, l.salt[:])
+func loginSum(salt [32]byte, user, password string) []byte {
+	m := hmac.New(sha256.New, salt[:])
 	fmt.Fprintf(m, "%d:%s%s", len(user), user, password)
 	return m.Sum(nil)
 }
 
 func (l *login) check(user, password string) bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.digest != nil {
-		return hmac.Equal(l.digest, l.sum(user, password))
+	salt, digest := l.salt, l.digest
+	l.mu.Unlock()
+	if digest != nil {
+		return hmac.Equal(digest, loginSum(salt, user, password))
 	}
 	right := l.verifier.Check(password) // whatever the user: the time must not tell
 	if !right || subtle.ConstantTimeCompare([]byte(user), []byte(l.user)) != 1 {
 		return false
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.remember(password)
 	return true
 }

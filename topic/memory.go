@@ -60,6 +60,21 @@ func (c *core) shed(level int64) {
 	}
 }
 
+// forgetCold lets go of what was read of the files and is not handed out: it can be read again. Who waits for a read keeps it.
+func (c *core) forgetCold() {
+	drop := func(p *position) {
+		if p.cold.len() > 0 && !p.cold.reading {
+			c.dropCold(p)
+		}
+	}
+	for _, cur := range c.cursors {
+		drop(&cur.position)
+	}
+	for _, g := range c.groups {
+		drop(&g.position)
+	}
+}
+
 // holdsMemory reports whether the ring has kept, ever since stalledSince, what the broker's memory is short of.
 func (c *core) holdsMemory(stalledSince int64) bool {
 	return c.short.since(stalledSince) && c.ring.bytes > c.short.level && c.ring.at(c.ring.first).appendMillis <= stalledSince
@@ -89,6 +104,11 @@ func (r *Registry) Reclaim(bytes int64, hard bool, nowMillis int64) (freed int64
 	var list []holder
 	r.Each(func(t *Topic) bool {
 		for _, p := range t.Partitions() {
+			if hard && p.log != nil {
+				p.enter(nowMillis)
+				p.core.forgetCold()
+				p.leave()
+			}
 			if n := p.ringBytes.Load(); n > 0 {
 				list = append(list, holder{p, n})
 			}

@@ -328,10 +328,7 @@ func (p *Partition) Attach(cur *Cursor, sink Sink, group string, from codec.From
 			return c.start, c.high, 0, p.outOfRange(value)
 		}
 	case codec.FromTime:
-		if p.log != nil {
-			return 0, 0, 0, codec.Errorf(codec.CodeInvalidSetting, "a time is looked up first")
-		}
-		begin = c.since(int64(value))
+		return 0, 0, 0, codec.Errorf(codec.CodeInvalidSetting, "a time is looked up first, by Since")
 	default:
 		return 0, 0, 0, codec.Errorf(codec.CodeInvalidSetting, "start %d is unknown", from)
 	}
@@ -386,8 +383,9 @@ func (p *Partition) untimed() bool {
 	return !p.timed
 }
 
-// Tick, called every second or so, cuts off consumers that have held up a full ring without progress since
-// stalledSinceMillis, and lets go what was kept for groups that nobody has come back to.
+// Tick, called twice a second or so, cuts off consumers that have held up a full ring without progress since stalledSinceMillis,
+// lets go what was kept for groups that nobody has come back to and what retention no longer keeps, and tries again what the disk
+// has failed at.
 func (p *Partition) Tick(stalledSinceMillis, nowMillis int64) {
 	p.enter(nowMillis)
 	if p.log != nil {
