@@ -391,7 +391,7 @@ type PartitionState uint8
 // The states.
 const (
 	PartitionOK       PartitionState = 0
-	PartitionNoSpace  PartitionState = 1 // the last write found no space: publishes are refused until one finds it again
+	PartitionNoSpace  PartitionState = 1 // the last write found no space, or the disk's reserve is reached: publishes are refused until there is
 	PartitionPoisoned PartitionState = 2 // a write or a sync failed: no publish is taken until the broker is started again
 )
 

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/lightio/lightq/codec"
 )
@@ -16,8 +17,9 @@ const (
 
 // An offloader runs what waits for the disk, away from the loops.
 type offloader struct {
-	jobs [offloadWorkers]chan func() // of each worker: those of one connection go to one, in their order
-	wait sync.WaitGroup
+	jobs    [offloadWorkers]chan func() // of each worker: those of one connection go to one, in their order
+	stopped atomic.Bool
+	wait    sync.WaitGroup
 }
 
 func newOffloader() *offloader {
@@ -26,15 +28,18 @@ func newOffloader() *offloader {
 		o.jobs[i] = make(chan func(), offloadQueue)
 		o.wait.Go(func() {
 			for job := range o.jobs[i] {
-				job()
+				if !o.stopped.Load() {
+					job()
+				}
 			}
 		})
 	}
 	return o
 }
 
-// stop serves what is queued and ends the workers. Nobody may offload any more.
+// stop ends the workers. What is queued is given up, for those who asked are gone. Nobody may offload any more.
 func (o *offloader) stop() {
+	o.stopped.Store(true)
 	for _, jobs := range o.jobs {
 		close(jobs)
 	}

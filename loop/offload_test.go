@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/lightio/lightq/codec"
 	"github.com/lightio/lightq/journal/vfs"
@@ -188,5 +189,43 @@ func TestJSONPausedBesideTheDisk(t *testing.T) {
 	}
 	if err := <-wrote; err != nil {
 		t.Error(err)
+	}
+}
+
+// Requests that still wait for the disk when the time to drain is over are given up: nobody is there for their answers, and the stop
+// would take as long as they do.
+func TestStopGivesUpWhatIsQueued(t *testing.T) {
+	disk := newHeldDisk()
+	cfg := diskConfig(disk)
+	cfg.Limits.Drain = 10 * time.Millisecond
+	b, stop := startStoppable(t, cfg)
+	defer func() { disk.let(); _ = stop() }()
+	p := dial(t, b).hello()
+	const requests = 10
+	var ask []byte
+	for i := range uint32(requests) {
+		name := fmt.Sprint("t", i)
+		p.create(name, codec.TopicSettings{})
+		ask = codec.AppendDelete(ask, 1+i, name)
+	}
+	disk.hold(func(op vfs.Op) bool {
+		return op.Kind == vfs.OpSync || op.Kind == vfs.OpSyncDir || op.Kind == vfs.OpWriteSync
+	})
+	p.write(ask)
+	eventually(t, "the first to wait for the disk", func() bool {
+		return disk.held.Load() > 0 && countSessions(t, b, func(s *session) bool { return s.asked == requests }) == 1
+	})
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	eventually(t, "the workers to be stopped", b.offload.stopped.Load)
+	disk.let()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	disk.SetHook(nil)
+	again := dial(t, startBroker(t, diskConfig(disk))).hello()
+	again.refused(codec.CodeUnknownTopic, codec.AppendDescribe(nil, 9, "t0"))
+	for i := 1; i < requests; i++ {
+		again.describe(fmt.Sprint("t", i))
 	}
 }

@@ -107,12 +107,12 @@ func TestF10DiskReserve(t *testing.T) {
 	}{{1 << 20, false}, {1<<20 - 1, true}, {0, true}, {1 << 20, false}} {
 		fsys.free.Store(step.free)
 		d.r.Tick(0, nowMillis())
-		if d.r.Full() != step.full {
-			t.Errorf("%d bytes are free: full is %t", step.free, d.r.Full())
-		}
-		want := codec.CodeNone
+		want, state := codec.CodeNone, codec.PartitionOK
 		if step.full {
-			want = codec.CodeNoSpace
+			want, state = codec.CodeNoSpace, codec.PartitionNoSpace
+		}
+		if got := f.part.Info().State; got != state || g.part.Info().State != codec.PartitionOK {
+			t.Errorf("%d bytes are free: the states are %s and %s", step.free, got, g.part.Info().State)
 		}
 		f.reopen()
 		f.publish(1, 1, 100)

@@ -287,9 +287,6 @@ func (r *Registry) ReserveProducerIDs(n int64) (first int64, ok bool, err error)
 // Stored reports whether the registry has a data directory. Then Create, Alter, Delete and Purge wait for the disk.
 func (r *Registry) Stored() bool { return r.files != nil }
 
-// Full reports whether the disk's reserve is reached.
-func (r *Registry) Full() bool { return r.files != nil && r.files.full.Load() }
-
 // Close writes and syncs what was published, and lets go of the data directory. Nothing may be published after that. It waits for
 // the disk. Without files it does nothing.
 func (r *Registry) Close() error {
@@ -310,16 +307,17 @@ func (r *Registry) Close() error {
 
 // closeTopic closes a topic's logs, and writes down where offsets are to go on.
 func (f *files) closeTopic(t *Topic) error {
-	var errs []error
+	var jobs []func() error
 	for _, p := range t.Partitions() {
 		if p.log != nil {
-			errs = append(errs, p.closeLog(codec.CodeDraining))
+			jobs = append(jobs, func() error { return p.closeLog(codec.CodeDraining) })
 		} else {
 			p.enter(time.Now().UnixMilli())
 			p.core.clear(codec.CodeDraining)
 			p.leave()
 		}
 	}
+	errs := []error{f.parallel(jobs, nil)}
 	f.asking.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()

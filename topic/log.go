@@ -375,4 +375,7 @@ func (p *Partition) logInfo(info *codec.PartitionInfo) {
 	m := p.log.Metrics()
 	info.Durable, info.JournalBytes, info.Segments = p.core.durable, uint64(max(m.Bytes, 0)), uint32(m.Segments)
 	info.State, info.Damaged = p.core.state, uint32(m.Damages)
+	if info.State == codec.PartitionOK && p.files.full.Load() {
+		info.State = codec.PartitionNoSpace // it would refuse all the same
+	}
 }
