@@ -30,6 +30,9 @@ func (l *Log) ring() {
 	if l.state != stateOpen {
 		return
 	}
+	if len(l.doomed) > 0 {
+		l.retainLocked()
+	}
 	now := time.Now()
 	again := func(at time.Time) { l.sy.setAlarm(&l.alarm, at) }
 	if !l.syncAt.IsZero() {
@@ -39,7 +42,7 @@ func (l *Log) ring() {
 			l.syncLocked()
 		}
 	}
-	if l.marked < l.durable {
+	if l.marked < l.durable && l.active != nil {
 		if due := l.lastWrite.Add(l.opts.MarkDelay); now.Before(due) || l.flightHead != l.flightTail {
 			again(later(due, now.Add(l.opts.MarkDelay/2)))
 			return

@@ -72,44 +72,6 @@ func TestFailedSyncPoisons(t *testing.T) {
 	}
 }
 
-// A sync or a mark that falls due while a refusal is being cleaned up is made up for afterwards, though nothing is appended any more.
-func TestDueDuringARefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPools(t)
-		mem := vfs.NewMem()
-		fault := vfs.NewFault(mem)
-		opts := testOptions(p)
-		opts.Sync, opts.Interval, opts.MarkDelay = SyncInterval, 10*time.Millisecond, 200*time.Millisecond
-		l := mustOpen(t, fault, testDir, opts)
-		l.mustAppend(2, 100)
-		synctest.Wait()
-		kept := l.Next()
-		if l.Written() != kept || l.Durable() != 0 {
-			t.Fatalf("written is %d, durable %d, next %d", l.Written(), l.Durable(), kept)
-		}
-		cutting := false
-		fault.SetHook(func(op vfs.Op) error {
-			switch op.Kind {
-			case vfs.OpWrite:
-				return syscall.ENOSPC
-			case vfs.OpTruncate:
-				cutting = true
-				<-time.After(time.Second)
-			}
-			return nil
-		})
-		l.mustAppend(2, 100)
-		synctest.Wait()
-		<-time.After(2 * time.Second)
-		synctest.Wait()
-		if !cutting || l.refused == nil || l.Durable() != kept || l.Written() != kept {
-			t.Errorf("cutting %v, refused %v\n%s", cutting, l.refused, l.describe())
-		}
-		fault.SetHook(nil)
-		l.mustClose()
-	})
-}
-
 // A full disk refuses whole appends with its own error, and the log heals when there is space: no offset is lost or used twice.
 func TestNoSpaceHeals(t *testing.T) {
 	p := newPools(t)

@@ -134,7 +134,8 @@ func (l *Log) formLocked(s *slot) bool {
 	st := Stats{FirstTime: wall, MaxTime: wall}
 	s.store = s.store[:0]
 	s.at = seg.pos
-	s.sync = mark || l.opts.Sync == SyncAlways
+	// A segment that was begun for a mark, so that older ones may go, is anchored by whatever comes first.
+	s.sync = mark || l.opts.Sync == SyncAlways || l.wantMark && seg.block != nil
 	if seg.block != nil {
 		s.store = append(s.store, seg.block)
 		s.at = 0
@@ -245,6 +246,7 @@ func (l *Log) landLocked(f *flight) {
 		seg.age = 0
 	}
 	seg.written, seg.next = f.group.End(), f.group.Next
+	anchored := f.synced && !seg.anchored
 	seg.anchored = seg.anchored || f.synced
 	seg.size = int64(seg.written)
 	l.written = f.group.Next
@@ -261,8 +263,10 @@ func (l *Log) landLocked(f *flight) {
 	if seg.end >= 0 {
 		l.sealLocked(seg)
 	}
+	if anchored || f.group.Kind == KindPad {
+		l.retainLocked() // it may have waited for that
+	}
 	if f.group.Kind == KindPad {
-		l.retainLocked() // it may have waited for the segment to be anchored
 		l.sy.setAlarm(&l.alarm, time.Now().Add(l.opts.IdleClose))
 	}
 }

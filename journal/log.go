@@ -121,8 +121,9 @@ type Progress struct {
 	Written codec.Offset
 	// Durable: what is below it is on stable storage, together with everything needed to find it again.
 	Durable codec.Offset
-	// Refused is set once for appends that were taken and then refused: everything from Refused.From on that was appended before this
-	// call will never be in the log, its bytes are no longer needed, and the next append must be at Refused.From.
+	// Refused is set once for appends that were taken and then refused: of what was appended before the log refused it, everything from
+	// Refused.From on will never be in the log, and its bytes are no longer needed. The log takes appends at Refused.From again, and may
+	// have taken some by the time of this call: Next tells.
 	Refused *RefusedError
 	// Err is set when the log is poisoned and nothing is in flight any more: the outcome of everything at or above Durable is unknown
 	// and no byte is needed any more.

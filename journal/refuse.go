@@ -53,7 +53,11 @@ func (l *Log) cut() {
 	l.mu.Lock()
 	var gone []*segment
 	for n := len(l.segments); n > 0 && l.segments[n-1].written == l.segments[n-1].first; n-- {
-		gone = append(gone, l.segments[n-1]) // no group of it was ever complete
+		seg := l.segments[n-1] // no group of it was ever complete
+		if seg.taken {
+			l.taken[seg.base] = struct{}{} // the other file still has the name
+		}
+		gone = append(gone, seg)
 		l.segments = l.segments[:n-1]
 	}
 	l.active = nil
@@ -102,6 +106,7 @@ func (l *Log) cut() {
 	l.failure = nil
 	l.settleDurableLocked()
 	l.sealWaitingLocked()
+	l.retainLocked()
 	l.sy.setAlarm(&l.alarm, time.Now()) // it may have rung meanwhile, for nothing
 }
 
@@ -143,6 +148,8 @@ func (l *Log) removeUnused(gone []*segment) error {
 		name := seg.path
 		if seg.from != "" {
 			name = seg.from
+		} else if seg.taken {
+			continue // it was not made
 		}
 		if err := l.fsys.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -156,7 +156,8 @@ func (l *Log) trim() {
 		l.trimFailure = err
 		if err != nil {
 			l.m.trimErrors++
-			l.trimming = false // the next Retain tries again
+			l.trimming = false
+			l.sy.setAlarm(&l.alarm, time.Now().Add(l.opts.IdleClose)) // to try again
 			l.mu.Unlock()
 			return
 		}

@@ -193,17 +193,15 @@ func (f *files) attach(p *Partition, s codec.TopicSettings) error {
 		c.ceiling = ceiling
 		if ceiling > c.next {
 			if p.log != nil {
-				if err := p.log.AppendGap(c.next, ceiling); err != nil {
+				c.begun = ceiling
+				if err := p.declareGap(); err != nil {
 					return fmt.Errorf("topic %s partition %d: declare the offsets that may have been given out: %w", p.topic.name, p.index, err)
 				}
 			} else {
-				c.start = ceiling
-			}
-			c.next, c.sent, c.begun = ceiling, ceiling, ceiling
-			c.high = ceiling
-			if p.log == nil {
+				c.start, c.sent, c.begun = ceiling, ceiling, ceiling
 				c.written, c.durable = ceiling, ceiling
 			}
+			c.next, c.high = ceiling, ceiling
 		}
 		c.bounded = true
 	}

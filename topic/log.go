@@ -58,6 +58,7 @@ func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
 	c.filed = true
 	c.start, c.next = log.Start(), log.Next()
 	c.sent, c.written, c.durable, c.high = c.next, c.next, c.next, c.next
+	log.Retain() // the settings may have changed since a segment was sealed
 	switch {
 	case s.Storage == codec.StorageQueueFile:
 		c.visible = whenAppended
@@ -115,7 +116,11 @@ const maxDamageLines = 8
 // appendToLog hands what was appended to the log. Called with mu held.
 func (p *Partition) appendToLog() {
 	c := &p.core
-	if c.refusing {
+	if c.refusing || c.state == codec.PartitionPoisoned {
+		return
+	}
+	if err := p.declareGap(); err != nil {
+		p.notAppended(err)
 		return
 	}
 	first := c.ring.end
@@ -132,11 +137,33 @@ func (p *Partition) appendToLog() {
 	if cap(list) > 4096 {
 		p.batches = nil
 	}
+	if err != nil {
+		p.notAppended(err)
+		return
+	}
+	c.sent = c.next
+	c.advance()
+}
+
+// declareGap declares the offsets that may have been given out before a restart and are lost, where the log does not have that yet. Called
+// with mu held.
+func (p *Partition) declareGap() error {
+	c := &p.core
+	if c.sent >= c.begun {
+		return nil
+	}
+	err := p.log.AppendGap(c.sent, c.begun)
+	if err == nil {
+		c.sent = c.begun
+	}
+	return err
+}
+
+// notAppended does what follows from an append that the log has not taken. Called with mu held.
+func (p *Partition) notAppended(err error) {
+	c := &p.core
 	var refused *journal.RefusedError
 	switch {
-	case err == nil:
-		c.sent = c.next
-		c.advance()
 	case errors.As(err, &refused):
 		c.refused(c.sent, false)
 	case errors.Is(err, journal.ErrPoisoned):
@@ -157,16 +184,17 @@ func (p *Partition) progress(pr journal.Progress) {
 	p.enter(time.Now().UnixMilli())
 	c := &p.core
 	was := c.state
+	more := pr.Written > c.written
 	if c.settings.RetentionBytes != codec.RetentionUnlimited {
 		c.start = max(c.start, p.startOfLog()) // retention by bytes is applied when a segment is sealed
 	}
-	more := pr.Written > c.written
 	c.completed(pr.Written, pr.Durable)
 	if more && len(c.troubled) > 0 {
 		c.retryReads() // what was not there yet may be
 	}
 	if pr.Refused != nil {
-		c.refused(pr.Refused.From, true)
+		// The log takes appends again before it has told so, and what it took stays: its next offset is From, or above it.
+		c.refused(p.log.Next(), true)
 		if was == codec.PartitionOK {
 			p.files.cfg.Log.Error("no space: publishes are refused until a write finds room", "topic", p.topic.name, "partition", p.index,
 				"offset", int64(pr.Refused.From), "err", pr.Refused.Err)

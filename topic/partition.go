@@ -31,7 +31,7 @@ type core struct {
 
 	unnumbered codec.Code // while what waits for a ceiling that could not be raised is refused: why
 
-	healsAt codec.Offset // of PartitionNoSpace: when something above it is durable, all is well again
+	healsAt codec.Offset // of PartitionNoSpace: when something above it is written, all is well again
 	begun   codec.Offset // records below it that are missing were lost with a restart
 
 	ring    ring
@@ -353,8 +353,8 @@ func (c *core) append(in incoming) {
 // as safe as it makes it.
 func (c *core) completed(written, durable codec.Offset) {
 	c.written, c.durable = max(c.written, written), max(c.durable, durable)
-	if c.state == codec.PartitionNoSpace && c.durable > c.healsAt {
-		c.state = codec.PartitionOK // what was taken since has reached the disk
+	if c.state == codec.PartitionNoSpace && c.written > c.healsAt {
+		c.state = codec.PartitionOK // what was taken since has found room
 	}
 	c.advance()
 }
@@ -433,7 +433,7 @@ func (c *core) takeBack(from codec.Offset, code codec.Code) {
 		c.counts.bytesIn -= uint64(len(e.bytes))
 		c.out.free = append(c.out.free, e.slab)
 	}
-	c.next, c.sent = min(c.next, from), min(c.sent, from)
+	c.next, c.sent = min(c.next, max(from, c.begun)), min(c.sent, from) // what may have been given out before a restart stays given out
 	if c.producers != nil {
 		c.producers.truncate(from)
 	}
@@ -657,7 +657,7 @@ func (c *core) retains() bool { return c.settings.RetentionMillis != codec.Reten
 
 // dueMillis is when tick has something to do; 0: never, as things are.
 func (c *core) dueMillis() int64 {
-	if c.pending.len() > 0 || c.filed && !c.deleted && (c.retains() || len(c.troubled) > 0 || c.sent < c.next) {
+	if c.pending.len() > 0 || c.filed && !c.deleted && (c.retains() || len(c.troubled) > 0 || c.sent < c.next && c.state != codec.PartitionPoisoned) {
 		return max(c.now, 1)
 	}
 	return c.groupsDueMillis

@@ -164,7 +164,9 @@ func (c *core) retryReads() {
 			continue
 		}
 		p.cold.failed = false
-		c.readAhead(r, p)
+		if _, ok := r.(*Cursor); ok { // a group reads when it shares
+			c.readAhead(r, p)
+		}
 		c.wakeReader(r)
 	}
 }

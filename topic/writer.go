@@ -419,6 +419,7 @@ func (p *Partition) remove(nowMillis int64) {
 func (p *Partition) alter(s codec.TopicSettings, nowMillis int64) {
 	if p.log != nil {
 		p.log.SetRetention(retention(s))
+		p.log.Retain()
 	}
 	p.enter(nowMillis)
 	p.core.settings = s
