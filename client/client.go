@@ -240,7 +240,11 @@ func (c *Client) ask(ctx context.Context, build func(dst []byte, corr uint32) []
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	for {
-		header, payload, err = c.call(ctx, build)
+		l, err := c.controlLink(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		header, payload, err = l.call(ctx, build)
 		var lost *ConnError
 		if err == nil || c.again.never || ctx.Err() != nil || !errors.As(err, &lost) || !Retryable(err) {
 			return header, payload, err

@@ -318,6 +318,7 @@ func (c *Consumer) comeBack(ctx context.Context, err error) (fatal bool, _ error
 	}
 	c.link.close() // wait for its goroutines
 	c.given, c.left, c.rest, c.gap = 0, 0, nil, codec.Gap{}
+	c.link.frames.drop()
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.closing, cancel)()

@@ -73,6 +73,18 @@ func (f *frameReader) putBack(frames []byte) {
 	f.src = &putBackReader{head: bytes.NewReader(frames), tail: f.src}
 }
 
+// drop forgets what was read and not returned: what comes next is an error of the source.
+func (f *frameReader) drop() {
+	f.r, f.w = 0, 0
+	for {
+		p, ok := f.src.(*putBackReader)
+		if !ok {
+			return
+		}
+		f.src = p.tail
+	}
+}
+
 // A putBackReader reads what was put back, then the source.
 type putBackReader struct {
 	head *bytes.Reader

@@ -2,10 +2,12 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lightio/lightq/codec"
@@ -152,15 +154,16 @@ type partition struct {
 	nextSend    uint64 // number of the next batch in this epoch
 	nextConfirm uint64
 
-	holds     bool  // the open batch has records that were left there
-	due       bool  // the open batch is to be sent as soon as possible
-	busy      bool  // a goroutine is writing a batch
-	shut      bool  // nothing is sent until the handle is open again
-	refused   bool  // a batch was refused, and so is all behind it; the handle is to be reopened
-	reopening bool  // until the reply is there
-	needOpen  bool  // the keeper is to ask for it
-	inDue     bool  // in the keeper's list
-	err       error // the partition is dead
+	holds     bool        // the open batch has records that were left there
+	due       bool        // the open batch is to be sent as soon as possible
+	busy      bool        // a goroutine is writing a batch
+	shut      bool        // nothing is sent until the handle is open again
+	refused   bool        // a batch was refused, and so is all behind it; the handle is to be reopened
+	reopening bool        // until the reply is there
+	needOpen  bool        // the keeper is to ask for it
+	inDue     bool        // in the keeper's list
+	err       error       // the partition is dead
+	dead      atomic.Bool // the same, for who has no lock
 
 	// Batches since the producer was made: sent, of those the ones whose write has returned (and at codec.LevelNone their
 	// callbacks), and completely dealt with otherwise. A confirm may be there before the write returns.
@@ -741,6 +744,9 @@ func (w *partition) reopened(l *link, epoch uint32, r reply) {
 		w.p.leave(err) // the broker is stopping
 		return
 	}
+	if errors.Is(err, codec.CodeHandleInUse) && !w.p.client.again.never {
+		return // the topic was made anew: the broker ends the connection, and the next one's handles are those of the new topic
+	}
 	w.lock()
 	if err == nil {
 		var m codec.OpenReply
@@ -852,6 +858,7 @@ func (w *partition) fail(err error) {
 	if w.stop == nil {
 		w.stop = err
 	}
+	w.dead.Store(true)
 	lost := w.popAll()
 	w.unconfirmed = 0
 	w.account()
@@ -868,6 +875,7 @@ func (w *partition) fail(err error) {
 	for i := range lost {
 		w.report(&lost[i], err)
 	}
+	w.p.lostPartition(err)
 	w.lock()
 	w.reported = target
 	w.wake()

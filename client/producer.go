@@ -144,6 +144,7 @@ type Producer struct {
 	opening bool  // until its partitions are open
 	absent  error // why there is no connection; nil: there is one
 	fatal   error // why the producer is dead
+	dead    int   // partitions that have failed
 	failure error // the first since the last Flush
 	closed  bool
 	closing chan struct{} // closed when Close is through
@@ -424,6 +425,15 @@ func (p *Producer) die(err error) {
 	}
 }
 
+// lostPartition counts a partition that has failed. With the last one the producer is at its end.
+func (p *Producer) lostPartition(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead++; p.dead == len(p.open) && p.fatal == nil {
+		p.fatal = err
+	}
+}
+
 // explain adds to the error of a context that has ended while the connection was lost why that is so.
 func (p *Producer) explain(err error) error {
 	p.mu.Lock()
@@ -449,11 +459,22 @@ func (p *Producer) route(m *Message) (*partition, error) {
 	n := m.Partition
 	if n == AnyPartition {
 		if m.Key == nil {
-			return p.open[int(p.turn.Load()%uint32(len(p.open)))], nil
+			return p.inTurn(), nil
 		}
 		n = keyPartition(m.Key, len(p.parts))
 	}
 	return p.part(n)
+}
+
+// inTurn is the partition whose turn it is. Those that have failed are left out while there are others.
+func (p *Producer) inTurn() (w *partition) {
+	for range p.open {
+		if w = p.open[int(p.turn.Load()%uint32(len(p.open)))]; !w.dead.Load() {
+			break
+		}
+		p.passTurn(w)
+	}
+	return w
 }
 
 // passTurn makes records without a key go to the next partition if it was w's turn: it has sent a batch, or is stuck. With
@@ -568,12 +589,19 @@ func (p *Producer) Flush(ctx context.Context) error {
 
 // Close refuses new messages, flushes and closes the connection. It returns the error of the flush; what was not
 // confirmed by then fails with ErrClosed. While the connection is lost, Close waits for it to come back, until ctx ends, if
-// something is to be sent. Must not be called from a callback. Closing twice is closing once.
+// something is to be sent. Must not be called from a callback. Closing twice is closing once; a second call waits for the first,
+// which ends when the context of either does.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		<-p.closing
+		select {
+		case <-p.closing:
+		case <-ctx.Done(): // the other one may wait for longer
+			p.end()
+			p.current().close()
+			<-p.closing
+		}
 		return nil
 	}
 	p.closed = true

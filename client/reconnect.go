@@ -103,6 +103,7 @@ type comeback struct {
 	topic  string
 
 	attempt int       // that the back-off is at
+	due     time.Time // when it may be made: pauses go on between calls whose contexts are shorter
 	made    time.Time // when the connection was made
 	away    bool      // it is lost, and that has been told
 	lost    time.Time // when
@@ -127,10 +128,10 @@ func (b *comeback) run(ctx context.Context, addr string, cause error, try func(c
 		b.tell(ConnEvent{State: ConnLost, Addr: addr, Err: cause})
 		b.log().Warn("connection lost", "conn", addr, "err", cause)
 		b.logged = b.lost
+		b.due = b.lost.Add(again.pause(b.attempt))
 	}
-	pause := again.pause(b.attempt)
 	for {
-		wait := pause
+		wait := max(time.Until(b.due), 0)
 		if again.limit > 0 {
 			wait = min(wait, max(again.limit-time.Since(b.lost), 0))
 		}
@@ -162,7 +163,8 @@ func (b *comeback) run(ctx context.Context, addr string, cause error, try func(c
 			b.log().Error("given up on the connection", "attempts", b.failed, "err", err)
 			return err
 		}
-		pause = again.pause(b.attempt)
+		pause := again.pause(b.attempt)
+		b.due = time.Now().Add(pause)
 		b.tell(ConnEvent{State: ConnFailed, Attempt: b.failed, Next: pause, Err: err})
 		if b.failed == 1 || time.Since(b.logged) >= absenceLogInterval {
 			b.logged = time.Now()

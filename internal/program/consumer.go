@@ -3,6 +3,7 @@ package program
 import (
 	"context"
 	"errors"
+	"iter"
 	"math"
 	"os"
 	"strings"
@@ -320,8 +321,7 @@ func (f *consumerFlags) receive(ctx context.Context, r *loadgen.Receiver, co *cl
 	case f.group != "":
 		idle := newIdleEnd(ctx)
 		defer idle.stop()
-		err := r.Run(co.Batches(idle.ctx), func(client.Batch) bool { idle.moved(); return false })
-		return idle.through(err)
+		return idle.through(r.Run(idle.batches(co), stop))
 	default:
 		if p := co.Positions()[0]; p.Next >= p.High {
 			return nil
@@ -353,7 +353,8 @@ var errIdle = errors.New("nothing has come for a while")
 type idleEnd struct {
 	ctx   context.Context
 	end   context.CancelCauseFunc
-	moves atomic.Int64
+	moves atomic.Int64 // batches, and other news, that were dealt with
+	busy  atomic.Bool  // with one: silence begins behind it
 }
 
 func newIdleEnd(ctx context.Context) *idleEnd {
@@ -375,15 +376,27 @@ func (i *idleEnd) run() {
 			return
 		}
 		quiet++
-		if n := i.moves.Load(); n != last {
+		if n := i.moves.Load(); n != last || i.busy.Load() {
 			last, quiet = n, 0
 		}
 	}
 	i.end(errIdle)
 }
 
-// moved notes that something has come.
-func (i *idleEnd) moved() { i.moves.Add(1) }
+// batches is what comes to a consumer until nothing has come for a while. What is done with a batch may take its time.
+func (i *idleEnd) batches(co *client.Consumer) iter.Seq2[client.Batch, error] {
+	return func(yield func(client.Batch, error) bool) {
+		for b, err := range co.Batches(i.ctx) {
+			i.busy.Store(true)
+			more := yield(b, err)
+			i.moves.Add(1)
+			i.busy.Store(false)
+			if !more {
+				return
+			}
+		}
+	}
+}
 
 // through is err, or nil where err is the end of the wait.
 func (i *idleEnd) through(err error) error {

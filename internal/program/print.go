@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"iter"
 	"os"
 	"os/signal"
 	"syscall"
@@ -40,7 +41,6 @@ type printer struct {
 	since map[int]int64        // the time at which a partition's subscription starts, in ms, until its first record is found
 	ahead map[int]bool         // partitions whose end, or limit, was not reached yet
 	atEnd bool                 // stop at the end
-	idle  *idleEnd             // in place of atEnd for a member of a group
 	share bool                 // of a group: nobody tells it that what came last went to others
 
 	records, bytes int64
@@ -83,11 +83,12 @@ func (f *consumerFlags) read(ctx context.Context, c *client.Client, start start,
 	defer end(nil)
 	cli.WhenReaderGone(os.Stdout, func() { end(errNobodyReads) })
 	if f.group != "" && f.atEnd {
-		p.atEnd, p.idle = false, newIdleEnd(reading)
-		defer p.idle.stop()
-		err = p.idle.through(p.print(p.idle.ctx, co))
+		p.atEnd = false
+		idle := newIdleEnd(reading)
+		defer idle.stop()
+		err = idle.through(p.print(idle.batches(co)))
 	} else {
-		err = p.print(reading, co)
+		err = p.print(co.Batches(reading))
 	}
 	if ferr := p.out.Flush(); ferr != nil && err == nil {
 		err = outputError(ferr)
@@ -104,16 +105,13 @@ func (f *consumerFlags) read(ctx context.Context, c *client.Client, start start,
 	return err
 }
 
-func (p *printer) print(ctx context.Context, co *client.Consumer) error {
+func (p *printer) print(batches iter.Seq2[client.Batch, error]) error {
 	if len(p.ahead) == 0 {
 		return nil
 	}
-	for b, err := range co.Batches(ctx) {
+	for b, err := range batches {
 		if err != nil {
 			return err
-		}
-		if p.idle != nil {
-			p.idle.moved()
 		}
 		if b.Gap != nil {
 			p.note("gap in %s: %v", p.topic, &client.GapError{Partition: b.Partition, Gap: *b.Gap})
