@@ -268,6 +268,62 @@ func BenchmarkOne(b *testing.B) {
 	}
 }
 
+// BenchmarkPaced appends one batch of one record every 100 µs, whether or not the ones before are durable, and reports how long each takes
+// to be: what of the latency of a topic in files is the log's.
+func BenchmarkPaced(b *testing.B) {
+	const every = 100 * time.Microsecond
+	sy := NewSyncers(0)
+	defer sy.Close()
+	var mu sync.Mutex
+	told := sync.Cond{L: &mu}
+	var appended []time.Time
+	var took []float64
+	l, err := Open(vfs.OS{}, filepath.Join(benchDir(b), "log"), Options{Syncers: sy, OnProgress: func(p Progress) {
+		now := time.Now()
+		mu.Lock()
+		defer mu.Unlock()
+		for n := codec.Offset(len(took)); n < p.Durable; n++ {
+			took = append(took, float64(now.Sub(appended[n]).Nanoseconds())/1e3)
+		}
+		if p.Err != nil || p.Refused != nil {
+			b.Errorf("%+v", p)
+		}
+		told.Signal()
+	}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = l.Close() }() // it is only a benchmark
+	batches := make([][]byte, b.N)
+	for i := range batches {
+		batches[i] = makeBatch(codec.Offset(i), 1, 100, 1, codec.NoProducer)
+	}
+	pace := time.NewTicker(every)
+	defer pace.Stop()
+	b.ResetTimer()
+	for i := range batches {
+		<-pace.C
+		mu.Lock()
+		appended = append(appended, time.Now())
+		mu.Unlock()
+		if err := l.Append(batches[i : i+1]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for len(took) < b.N && !b.Failed() {
+		told.Wait()
+	}
+	b.StopTimer()
+	m := l.Metrics()
+	slices.Sort(took)
+	b.ReportMetric(took[len(took)/2], "p50-µs")
+	b.ReportMetric(took[len(took)*99/100], "p99-µs")
+	b.ReportMetric(float64(m.SyncTime.Microseconds())/float64(m.Syncs), "sync-µs")
+	b.ReportMetric(float64(m.Batches)/float64(m.Syncs), "batches/sync")
+}
+
 // BenchmarkShare has many appenders with one batch in flight each: they share syncs.
 func BenchmarkShare(b *testing.B) {
 	for _, appenders := range []int{1, 8, 64, 512} {
