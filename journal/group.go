@@ -134,8 +134,8 @@ func (l *Log) formLocked(s *slot) bool {
 	st := Stats{FirstTime: wall, MaxTime: wall}
 	s.store = s.store[:0]
 	s.at = seg.pos
-	// A segment that was begun for a mark, so that older ones may go, is anchored by whatever comes first.
-	s.sync = mark || l.opts.Sync == SyncAlways || l.wantMark && seg.block != nil
+	s.sync = mark || l.opts.Sync == SyncAlways
+	first := seg.block != nil
 	if seg.block != nil {
 		s.store = append(s.store, seg.block)
 		s.at = 0
@@ -147,6 +147,10 @@ func (l *Log) formLocked(s *slot) bool {
 		g.Kind = KindPad
 	} else {
 		l.fillLocked(s, seg, &g, &st)
+		if first && l.wantMark {
+			// It takes the place of the mark that the segment was begun with. A sync of it alone would leave a hole before it.
+			l.syncTo = max(l.syncTo, g.Next)
+		}
 	}
 	if pad := int(g.End() - g.Position - groupHeaderBytes - Position(g.Body)); pad > 0 {
 		s.store = append(s.store, padding[:pad])
@@ -246,7 +250,6 @@ func (l *Log) landLocked(f *flight) {
 		seg.age = 0
 	}
 	seg.written, seg.next = f.group.End(), f.group.Next
-	anchored := f.synced && !seg.anchored
 	seg.anchored = seg.anchored || f.synced
 	seg.size = int64(seg.written)
 	l.written = f.group.Next
@@ -263,10 +266,8 @@ func (l *Log) landLocked(f *flight) {
 	if seg.end >= 0 {
 		l.sealLocked(seg)
 	}
-	if anchored || f.group.Kind == KindPad {
-		l.retainLocked() // it may have waited for that
-	}
 	if f.group.Kind == KindPad {
+		l.retainLocked() // it may have waited for the segment to be anchored
 		l.sy.setAlarm(&l.alarm, time.Now().Add(l.opts.IdleClose))
 	}
 }
