@@ -9,12 +9,12 @@ import (
 	"github.com/lightio/lightq/internal/invariant"
 )
 
-// smallInFlight is how many groups are under way while there are not enough bytes to fill more: with one, a batch would wait for half a
-// sync on average before its own begins; with many, few batches would share a sync.
-const smallInFlight = 2
+// pairBytes is what a second group must have while there are not enough bytes to fill more. Less is not worth it: what comes during a sync
+// shares the next, while two syncs at a time take each other's turn on the disk and cost twice the work.
+const pairBytes = 16 << 10
 
-// kickLocked queues as many slots as the pending bytes are worth: smallInFlight at any rate, all of them once there are bytes to
-// fill them.
+// kickLocked queues as many slots as the pending bytes are worth: one at any rate, two from pairBytes on, all of them once there are bytes
+// to fill them.
 func (l *Log) kickLocked() {
 	if l.state != stateOpen && l.state != stateClosing {
 		return
@@ -28,8 +28,11 @@ func (l *Log) kickLocked() {
 			return
 		}
 		if l.busy > 0 {
-			few := l.unformed < int64(l.queued+1)*worth
-			if few && (l.queued > 0 || l.busy >= smallInFlight) {
+			enough := worth * int64(l.queued+1)
+			if l.busy == 1 && l.queued == 0 {
+				enough = pairBytes
+			}
+			if l.unformed < enough {
 				return
 			}
 		}
