@@ -468,11 +468,14 @@ func (p *Producer) route(m *Message) (*partition, error) {
 
 // inTurn is the partition whose turn it is. Those that have failed are left out while there are others.
 func (p *Producer) inTurn() (w *partition) {
-	for range p.open {
-		if w = p.open[int(p.turn.Load()%uint32(len(p.open)))]; !w.dead.Load() {
+	turn := p.turn.Load()
+	for i := range uint32(len(p.open)) {
+		if w = p.open[int((turn+i)%uint32(len(p.open)))]; !w.dead.Load() {
+			if i > 0 {
+				p.turn.CompareAndSwap(turn, turn+i)
+			}
 			break
 		}
-		p.passTurn(w)
 	}
 	return w
 }
@@ -590,7 +593,7 @@ func (p *Producer) Flush(ctx context.Context) error {
 // Close refuses new messages, flushes and closes the connection. It returns the error of the flush; what was not
 // confirmed by then fails with ErrClosed. While the connection is lost, Close waits for it to come back, until ctx ends, if
 // something is to be sent. Must not be called from a callback. Closing twice is closing once; a second call waits for the first,
-// which ends when the context of either does.
+// which ends when the context of either does, and returns an error where that was its own.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if p.closed {
@@ -601,6 +604,7 @@ func (p *Producer) Close(ctx context.Context) error {
 			p.end()
 			p.current().close()
 			<-p.closing
+			return ctx.Err()
 		}
 		return nil
 	}

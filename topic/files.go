@@ -205,6 +205,9 @@ func (f *files) attach(p *Partition, s codec.TopicSettings) error {
 		}
 		c.bounded = true
 	}
+	if p.log != nil {
+		p.log.Retain() // the settings may have changed since a segment was sealed
+	}
 	return nil
 }
 

@@ -58,7 +58,6 @@ func (f *files) openLog(p *Partition, s codec.TopicSettings) error {
 	c.filed = true
 	c.start, c.next = log.Start(), log.Next()
 	c.sent, c.written, c.durable, c.high = c.next, c.next, c.next, c.next
-	log.Retain() // the settings may have changed since a segment was sealed
 	switch {
 	case s.Storage == codec.StorageQueueFile:
 		c.visible = whenAppended
@@ -195,6 +194,9 @@ func (p *Partition) progress(pr journal.Progress) {
 	if pr.Refused != nil {
 		// The log takes appends again before it has told so, and what it took stays: its next offset is From, or above it.
 		c.refused(p.log.Next(), true)
+		if c.healsAt = pr.Refused.From; c.written > c.healsAt {
+			c.state = codec.PartitionOK
+		}
 		if was == codec.PartitionOK {
 			p.files.cfg.Log.Error("no space: publishes are refused until a write finds room", "topic", p.topic.name, "partition", p.index,
 				"offset", int64(pr.Refused.From), "err", pr.Refused.Err)
@@ -322,7 +324,7 @@ func (rd *coldRead) done(*journal.Read) {
 		p.startRead(rd.who, d)
 		p.leave()
 		return
-	case ranged != nil:
+	case ranged != nil && ranged.Offset < ranged.Start: // above the end is what the log has not got yet: the next tick tries again
 		c.start = max(c.start, p.startOfLog())
 		c.coldMoved(rd.who, d)
 	default:

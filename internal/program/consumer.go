@@ -321,7 +321,7 @@ func (f *consumerFlags) receive(ctx context.Context, r *loadgen.Receiver, co *cl
 	case f.group != "":
 		idle := newIdleEnd(ctx)
 		defer idle.stop()
-		return idle.through(r.Run(idle.batches(co), stop))
+		return idle.through(r.Run(idle.watch(co.Batches(idle.ctx)), stop))
 	default:
 		if p := co.Positions()[0]; p.Next >= p.High {
 			return nil
@@ -383,10 +383,10 @@ func (i *idleEnd) run() {
 	i.end(errIdle)
 }
 
-// batches is what comes to a consumer until nothing has come for a while. What is done with a batch may take its time.
-func (i *idleEnd) batches(co *client.Consumer) iter.Seq2[client.Batch, error] {
+// watch passes on what comes. What is done with a batch may take its time.
+func (i *idleEnd) watch(batches iter.Seq2[client.Batch, error]) iter.Seq2[client.Batch, error] {
 	return func(yield func(client.Batch, error) bool) {
-		for b, err := range co.Batches(i.ctx) {
+		for b, err := range batches {
 			i.busy.Store(true)
 			more := yield(b, err)
 			i.moves.Add(1)

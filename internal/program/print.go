@@ -86,7 +86,7 @@ func (f *consumerFlags) read(ctx context.Context, c *client.Client, start start,
 		p.atEnd = false
 		idle := newIdleEnd(reading)
 		defer idle.stop()
-		err = idle.through(p.print(idle.batches(co)))
+		err = idle.through(p.print(idle.watch(co.Batches(idle.ctx))))
 	} else {
 		err = p.print(co.Batches(reading))
 	}
