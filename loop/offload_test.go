@@ -217,7 +217,14 @@ func TestStopGivesUpWhatIsQueued(t *testing.T) {
 	})
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
-	eventually(t, "the workers to be stopped", b.offload.stopped.Load)
+	eventually(t, "the workers to be stopped", func() bool {
+		select {
+		case <-b.offload.stopped:
+			return true
+		default:
+			return false
+		}
+	})
 	disk.let()
 	if err := <-stopped; err != nil {
 		t.Error(err)
@@ -227,5 +234,27 @@ func TestStopGivesUpWhatIsQueued(t *testing.T) {
 	again.refused(codec.CodeUnknownTopic, codec.AppendDescribe(nil, 9, "t0"))
 	for i := 1; i < requests; i++ {
 		again.describe(fmt.Sprint("t", i))
+	}
+}
+
+// A request that the disk holds up holds up nobody but those behind it on its connection.
+func TestHeldRequestHoldsUpNobody(t *testing.T) {
+	disk := newHeldDisk()
+	b := startBroker(t, diskConfig(disk))
+	t.Cleanup(func() { disk.let() })
+	dialJSON(t, b).ask(`{"cmd":"create_topic","topic":"secret","user_id":"ann","password":"pencil"}`, map[string]any{"status": "ok"})
+	p := dial(t, b).hello()
+	disk.hold(func(op vfs.Op) bool {
+		return op.Kind == vfs.OpSync || op.Kind == vfs.OpSyncDir || op.Kind == vfs.OpWriteSync
+	})
+	p.write(codec.AppendCreate(nil, 7, codec.Create{Topic: "t"}))
+	eventually(t, "the request to wait for the disk", func() bool { return disk.held.Load() > 0 })
+	for range 2 * offloadWorkers {
+		dialJSON(t, b).ask(`{"cmd":"join","type":"sub","topic":"secret","user_id":"ann","password":"pen"}`,
+			map[string]any{"status": "error", "code": "not_allowed"})
+	}
+	disk.let()
+	if h, _, _ := p.expect(codec.TypeCreate); h.Correlation != 7 {
+		t.Errorf("the reply has correlation %d", h.Correlation)
 	}
 }

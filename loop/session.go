@@ -38,7 +38,8 @@ type session struct {
 	out     outbox
 	active  fifo // what may have something to take
 	fetches map[*fetch]struct{}
-	asked   int  // requests that are served away from the loop
+	asked   int // requests that are served away from the loop
+	jobs    jobQueue
 	dirty   bool // in loopState.dirty
 	paused  bool // reading is paused: the peer does not read its control frames
 	held    bool // reading is paused: body waits for memory
