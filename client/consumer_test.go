@@ -626,6 +626,7 @@ func TestGoAwayReasonIsKept(t *testing.T) {
 		c := f.client()
 		defer f.stop(c)
 		co := newConsumer(t, c)
+		synctest.Wait() // the fake has the credit
 		f.last().send(codec.AppendGoAway(nil, codec.GoAway{Code: codec.CodeDraining, Reason: "restart"}))
 		f.put(0, "b")
 		f.last().finish()
