@@ -294,7 +294,11 @@ func TestPoisonedPartitionIsNotTicked(t *testing.T) {
 		return nil
 	})
 	f.publish(3, 1, 100)
-	d.sink.await(t, "a refusal", func() bool { return p.Info().State == codec.PartitionNoSpace })
+	d.sink.await(t, "a refusal that was told", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.core.state == codec.PartitionNoSpace && !p.core.refusing && p.core.sent < p.core.next
+	})
 	broken.Store(true)
 	if _, err := p.Purge(nowMillis()); err == nil {
 		t.Error("a purge went well")
