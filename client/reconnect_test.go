@@ -211,6 +211,7 @@ func TestProducerComesBack(t *testing.T) {
 		if got := f.values(0); !slices.Equal(got, []string{"m0", "m1", "m2"}) {
 			t.Errorf("stored %q", got)
 		}
+		synctest.Wait() // that the connection is there is told behind what it brings
 		want := []ConnState{ConnLost, ConnFailed, ConnFailed, ConnFailed, ConnMade}
 		all := ev.of(RoleProducer)
 		if got := ev.states(RoleProducer); len(got) < 4 || got[0] != ConnLost || got[len(got)-1] != ConnMade {
