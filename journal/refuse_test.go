@@ -53,18 +53,31 @@ func TestDueDuringARefusal(t *testing.T) {
 	})
 }
 
+// openSegmented opens a log of several full segments.
+func openSegmented(t *testing.T) (*testLog, *vfs.Fault) {
+	t.Helper()
+	fault := vfs.NewFault(vfs.NewMem())
+	opts := testOptions(newPools(t))
+	opts.SegmentBytes = 8 << 10
+	l := mustOpen(t, fault, testDir, opts)
+	for range 20 {
+		l.mustAppend(2, 1000)
+		l.mustDurable()
+	}
+	return l, fault
+}
+
+// toRemove is how many segments retention has given up and not removed yet.
+func (tl *testLog) toRemove() int {
+	tl.Log.mu.Lock()
+	defer tl.Log.mu.Unlock()
+	return len(tl.doomed)
+}
+
 // What retention has given up when a refusal began is removed after it, though nothing is appended any more.
 func TestRemovalGoesOnAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPools(t)
-		fault := vfs.NewFault(vfs.NewMem())
-		opts := testOptions(p)
-		opts.SegmentBytes = 8 << 10
-		l := mustOpen(t, fault, testDir, opts)
-		for range 20 {
-			l.mustAppend(2, 1000)
-			l.mustDurable()
-		}
+		l, fault := openSegmented(t)
 		held, release := make(chan struct{}), make(chan struct{})
 		var removals, refused atomic.Int64
 		fault.SetHook(func(op vfs.Op) error {
@@ -89,11 +102,48 @@ func TestRemovalGoesOnAfterARefusal(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		l.Log.mu.Lock()
-		left := len(l.doomed)
-		l.Log.mu.Unlock()
-		if left > 0 || removals.Load() < 3 {
+		if left := l.toRemove(); left > 0 || removals.Load() < 3 {
 			t.Errorf("%d segments are still to be removed after %d removals", left, removals.Load())
+		}
+		fault.SetHook(nil)
+		l.mustClose()
+	})
+}
+
+// Retention that a seal would have applied, had no refusal been under way, is applied after it.
+func TestRetentionGoesOnAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, fault := openSegmented(t)
+		synctest.Wait()
+		l.SetRetention(1, 0)
+		release := make(chan struct{})
+		var sealing atomic.Bool
+		var written atomic.Int64
+		fault.SetHook(func(op vfs.Op) error {
+			switch {
+			case op.Kind == vfs.OpWrite: // a seal, and later its index
+				sealing.Store(true)
+				<-release
+			case op.Kind == vfs.OpWriteSync && sealing.Load() && written.Add(1) > 1: // the segment behind it has a group
+				return syscall.ENOSPC
+			}
+			return nil
+		})
+		for range 20 {
+			if l.Log.Err() != nil {
+				break
+			}
+			l.mustAppend(2, 1000)
+			synctest.Wait()
+		}
+		start := l.Start()
+		if !sealing.Load() || l.Log.Err() == nil {
+			t.Fatalf("sealing %v, refused: %v", sealing.Load(), l.Log.Err())
+		}
+		close(release)
+		synctest.Wait()
+		if l.Log.Err() != nil || l.Start() <= start {
+			t.Errorf("start was %d: %v\n%s", start, l.Log.Err(), l.describe())
 		}
 		fault.SetHook(nil)
 		l.mustClose()
@@ -103,15 +153,7 @@ func TestRemovalGoesOnAfterARefusal(t *testing.T) {
 // A removal that fails is tried again, though nothing is appended any more.
 func TestRemovalIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPools(t)
-		fault := vfs.NewFault(vfs.NewMem())
-		opts := testOptions(p)
-		opts.SegmentBytes = 8 << 10
-		l := mustOpen(t, fault, testDir, opts)
-		for range 20 {
-			l.mustAppend(2, 1000)
-			l.mustDurable()
-		}
+		l, fault := openSegmented(t)
 		var failed atomic.Bool
 		fault.SetHook(func(op vfs.Op) error {
 			if op.Kind == vfs.OpRemove && failed.CompareAndSwap(false, true) {
@@ -126,10 +168,7 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 		}
 		<-time.After(2 * time.Minute)
 		synctest.Wait()
-		l.Log.mu.Lock()
-		left := len(l.doomed)
-		l.Log.mu.Unlock()
-		if left > 0 {
+		if left := l.toRemove(); left > 0 {
 			t.Errorf("%d segments are still to be removed", left)
 		}
 		l.mustClose()

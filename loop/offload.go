@@ -33,7 +33,7 @@ func newOffloader() *offloader {
 
 func (o *offloader) run() {
 	for {
-		select {
+		select { // the end goes before what is queued
 		case <-o.stopped:
 			return
 		default:
