@@ -403,6 +403,7 @@ func (p *Partition) closeLog(code codec.Code) error {
 // logInfo adds what is known of the files. Called with mu held.
 func (p *Partition) logInfo(info *codec.PartitionInfo) {
 	m := p.log.Metrics()
+	info.Start = max(info.Start, min(p.log.Start(), info.High)) // retention is no progress, so it has not been told yet
 	info.Durable, info.JournalBytes, info.Segments = p.core.durable, uint64(max(m.Bytes, 0)), uint32(m.Segments)
 	info.State, info.Damaged = p.core.state, uint32(m.Damages)
 	if info.State == codec.PartitionOK && p.files.full.Load() {

@@ -255,6 +255,9 @@ func TestLoweredRetentionApplies(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.sink.await(t, "retention", func() bool { return p.log.Start() > 0 })
+	if start, i := p.log.Start(), p.Info(); i.Start != start {
+		t.Errorf("start is told as %d, and is %d", i.Start, start)
+	}
 	d.close()
 	// The log as another owner of the directory would open it: with a bound that was not in force when its segments were sealed.
 	d = openDisk(t, copied)
