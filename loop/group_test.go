@@ -234,6 +234,9 @@ func TestGroupUnderChurn(t *testing.T) {
 	defer cancel()
 	got := make(chan codec.Offset, count)
 	left := make(chan struct{}, members)
+	one := dial(t, b).hello() // from here on the group holds up the producer
+	one.pull(1, "work", "g", 0)
+	one.closeHandle(1)
 	for i := range members {
 		go func() {
 			defer func() { left <- struct{}{} }()
