@@ -263,6 +263,11 @@ func (p *Partition) leave() {
 	}
 	var flushBuf [4]Sink
 	flush := flushBuf[:0]
+	// Wake-ups first: a consumer waits for its bytes, a producer has more to do anyway.
+	for _, cur := range out.wake {
+		cur.sink.Wake(cur)
+		flush = addSink(flush, cur.sink)
+	}
 	for i := 0; i < len(out.results); {
 		// Results for one sink go together: nearly always all of them.
 		sink := out.results[i].Publisher.sink
@@ -273,10 +278,6 @@ func (p *Partition) leave() {
 		sink.Confirmed(out.results[i:j])
 		flush = addSink(flush, sink)
 		i = j
-	}
-	for _, cur := range out.wake {
-		cur.sink.Wake(cur)
-		flush = addSink(flush, cur.sink)
 	}
 	for _, s := range out.free {
 		s.Release()
