@@ -186,8 +186,8 @@ func (s *session) closed(err error) {
 		l.noneHeld()
 		l.b.forget(l)
 	}
-	l.b.conns.Add(-1)
 	s.door.done(s.t.RemoteAddr())
+	l.b.conns.Add(-1)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, ErrStopped) && phase == phaseReady {
 		if more, ok := l.b.closings.allow(codec.CodeNone, l.now); ok {
 			l.b.log.Info("connection lost", "conn", s.id, "peer", s.peer, "client", s.client, "err", err, "not_logged", more)
