@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lightio/lightq/codec"
 )
@@ -389,7 +390,7 @@ func TestStats(t *testing.T) {
 // Case F70: the partition count differs between clients. It is stored with the topic, an other one is told, it never
 // shrinks, and it grows under a producer that goes on. (What a keyed client does with its keys is the client's.)
 func TestF70PartitionCount(t *testing.T) {
-	b := startBroker(t, Config{})
+	b := startBroker(t, Config{Limits: Limits{Heartbeat: time.Hour}})
 	admin, producer := dial(t, b).hello(), dial(t, b).hello()
 	admin.create("orders", codec.TopicSettings{Partitions: 4})
 	rounds := scaled(20_000)

@@ -196,27 +196,28 @@ func TestSocketFile(t *testing.T) {
 // Either side that is idle sends heartbeats; a peer that is silent is told, and closed; one that sends them stays.
 func TestHeartbeats(t *testing.T) {
 	eachDoor(t, func(t *testing.T, listen func(Config) Config) {
-		b := startBroker(t, listen(Config{Limits: Limits{Heartbeat: 500 * time.Millisecond}}))
+		const beat = time.Hour
+		b := startBroker(t, listen(Config{Limits: Limits{Heartbeat: beat}}))
 		alive, silent := dial(t, b).hello(), dial(t, b).hello()
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			silent.expectError(codec.CodeHeartbeatTimeout)
-			silent.expectEnd()
-		}()
-		beats := 0
-		for over := false; !over; beats++ {
+		for range 4 {
+			start := time.Now()
+			onLoops(t, b, func(l *loopState) { // so much time passes
+				for _, s := range l.sessions {
+					s.lastIn, s.lastOut = s.lastIn.Add(-beat), s.lastOut.Add(-beat)
+					s.tick()
+				}
+			})
 			h, section, _, err := alive.tryAny()
 			if err != nil || h.Type != codec.TypeHeartbeat || h.Flags&codec.FlagIgnorable == 0 {
 				t.Fatalf("got %s%s, %v, want heartbeats", h.Type, said(h, section), err)
 			}
 			alive.write(codec.AppendHeartbeat(nil))
-			select {
-			case <-gone:
-				over = beats >= 3
-			default:
-			}
+			eventually(t, "the heartbeat to be heard", func() bool {
+				return countSessions(t, b, func(s *session) bool { return s.lastIn.After(start) }) == 1
+			})
 		}
+		silent.expectError(codec.CodeHeartbeatTimeout)
+		silent.expectEnd()
 		alive.alive()
 	})
 }
@@ -224,7 +225,7 @@ func TestHeartbeats(t *testing.T) {
 // A peer that does not read its answers is not heard until it does: it is not taken for dead meanwhile, and costs no more
 // than the limit.
 func TestPausedPeerIsNotDead(t *testing.T) {
-	b := startBroker(t, Config{Limits: Limits{Heartbeat: 200 * time.Millisecond}})
+	b := startBroker(t, Config{Limits: Limits{Heartbeat: time.Hour}})
 	admin := dial(t, b).hello()
 	admin.create("wide", codec.TopicSettings{Partitions: 1000})
 	deaf := dial(t, b).hello()
@@ -245,17 +246,17 @@ func TestPausedPeerIsNotDead(t *testing.T) {
 	if limit := b.limits.controlBacklogHigh + 100_000; most > limit {
 		t.Errorf("%d bytes of answers wait, want at most %d", most, limit)
 	}
-	// Somebody silent who came later is closed first, twice over.
+	// Who else is not heard for three heartbeats is closed, twice over.
 	for range 2 {
 		silent := dial(t, b).hello()
-		for err, typ := error(nil), codec.Type(0); err == nil; {
-			var h codec.Header
-			if h, _, _, err = silent.tryNext(); err == nil {
-				typ = h.Type
-			} else if typ != codec.TypeError {
-				t.Fatalf("closed without a reason: %v", err)
+		onLoops(t, b, func(l *loopState) {
+			for _, s := range l.sessions {
+				s.lastIn = l.now.Add(-3 * time.Hour)
+				s.tick()
 			}
-		}
+		})
+		silent.expectError(codec.CodeHeartbeatTimeout)
+		silent.expectEnd()
 	}
 	if n := countSessions(t, b, paused); n != 1 {
 		t.Fatalf("%d connections are paused, want 1", n)
@@ -283,7 +284,7 @@ func TestLimitOfConnections(t *testing.T) {
 
 func TestLimitOfLogins(t *testing.T) {
 	eachDoor(t, func(t *testing.T, listen func(Config) Config) {
-		b := startBroker(t, listen(Config{Limits: Limits{Logins: 2}}))
+		b := startBroker(t, listen(Config{Limits: Limits{Logins: 2, LoginDeadline: time.Hour}}))
 		dial(t, b).hello()
 		first, second := dial(t, b), dial(t, b)
 		eventually(t, "two connections to wait for their hello", func() bool { return b.logins.Load() == 2 })
@@ -300,7 +301,7 @@ func TestLimitOfLogins(t *testing.T) {
 
 // One address cannot take the places of others (case F60), and gets its own back with each hello.
 func TestLimitOfLoginsPerAddress(t *testing.T) {
-	b := startBroker(t, Config{BothLoopbacks: true, Limits: Limits{Logins: 5, LoginsPerAddress: 2}})
+	b := startBroker(t, Config{BothLoopbacks: true, Limits: Limits{Logins: 5, LoginsPerAddress: 2, LoginDeadline: time.Hour}})
 	from := func(i int) *peer {
 		conn, err := net.Dial("tcp", b.Addrs()[i].String())
 		if err != nil {
@@ -328,7 +329,7 @@ func TestLimitOfLoginsPerAddress(t *testing.T) {
 		t.Errorf("by default %d of %d logins may be of one address", got.LoginsPerAddress, got.Logins)
 	}
 	// A socket file has no address to count by.
-	b = startBroker(t, Config{Bind: unixScheme + socketPath(t), Limits: Limits{Logins: 5, LoginsPerAddress: 2}})
+	b = startBroker(t, Config{Bind: unixScheme + socketPath(t), Limits: Limits{Logins: 5, LoginsPerAddress: 2, LoginDeadline: time.Hour}})
 	for range 4 {
 		dial(t, b)
 	}
@@ -468,7 +469,7 @@ func TestDrainKeepsWhatIsUnderWay(t *testing.T) {
 // Under load: every batch that was confirmed is delivered, those that were not are not known to be.
 func TestDrainUnderLoad(t *testing.T) {
 	for range 5 {
-		b, stop := startStoppable(t, Config{Loops: 2})
+		b, stop := startStoppable(t, Config{Loops: 2, Limits: Limits{Drain: testDeadline}})
 		setup := dial(t, b).hello()
 		setup.create("orders", codec.TopicSettings{})
 		_ = setup.conn.Close()

@@ -241,15 +241,29 @@ func TestOverflowBlock(t *testing.T) {
 		}
 		sub.records(1, 25, 30, false)
 
-		// One that is slow but moves is not cut off, and loses nothing.
-		slow := dial(t, b).hello()
-		slow.subscribe(1, codec.Subscribe{Topic: "orders", From: codec.FromLatest, CreditBytes: 1})
-		sub.closeHandle(1)
-		for i := 0; i < 30; i += 10 {
-			pub.write(publishFrame(1, 1, uint64(30+i), batches[i:i+10]...))
+		// One that is slow but moves is not cut off, and loses nothing: it takes a batch each 40 seconds by the topic's clock, of
+		// which the limit is 60.
+		b = startBroker(t, listen(Config{Limits: Limits{StallLimit: time.Hour}}))
+		pub, slow := dial(t, b).hello(), dial(t, b).hello()
+		pub.create("orders", codec.TopicSettings{MaxBatchBytes: 64 << 10, RingBytes: 256 << 10})
+		pub.open(1, "orders", 0, 1)
+		top, err := b.topics.Get("orders")
+		if err != nil {
+			t.Fatal(err)
 		}
-		slow.records(1, 30, 60, true)
-		pub.confirmed(30)
+		clock := time.Now().UnixMilli()
+		slow.subscribe(1, codec.Subscribe{Topic: "orders", CreditBytes: 1})
+		for i := 0; i < 30; i += 10 {
+			pub.write(publishFrame(1, 1, uint64(i), batches[i:i+10]...))
+		}
+		pub.confirmed(5) // the rest waits
+		for i, batch := range batches {
+			slow.records(1, codec.Offset(i), codec.Offset(i+1), false)
+			clock += 40_000
+			top.Partitions()[0].Tick(clock-60_000, clock)
+			slow.write(codec.AppendCredit(nil, 1, uint32(len(batch))))
+		}
+		pub.confirmed(25)
 	})
 }
 
@@ -500,7 +514,7 @@ func TestF23SlowReaders(t *testing.T) {
 		for _, overflow := range []codec.Overflow{codec.OverflowBlock, codec.OverflowDropOldest, codec.OverflowReject} {
 			t.Run(storage.String()+"/"+overflow.String(), func(t *testing.T) {
 				log := &journal{}
-				b := startBroker(t, Config{Limits: Limits{StallLimit: 100 * time.Millisecond}, Logger: log.logger()})
+				b := startBroker(t, Config{Limits: Limits{StallLimit: 100 * time.Millisecond, Heartbeat: time.Hour}, Logger: log.logger()})
 				p := dial(t, b).hello()
 				p.create("slow", codec.TopicSettings{Storage: storage, Overflow: overflow, RingBytes: ring})
 				granted := p.open(1, "slow", 0, 1)
@@ -725,7 +739,7 @@ func TestF28ProducersFasterThanTheConsumer(t *testing.T) {
 		ring      = 4 << 20
 		size      = 150_000
 	)
-	b := startBroker(t, Config{Loops: 2, Limits: Limits{WindowBytes: window}})
+	b := startBroker(t, Config{Loops: 2, Limits: Limits{WindowBytes: window, Heartbeat: time.Hour}})
 	admin := dial(t, b).hello()
 	admin.create("slow", codec.TopicSettings{RingBytes: ring})
 	admin.create("other", codec.TopicSettings{})

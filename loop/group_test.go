@@ -225,7 +225,7 @@ func TestGroupStalls(t *testing.T) {
 
 // Members come, go and break off under load: every record is handed to one of them, none to two.
 func TestGroupUnderChurn(t *testing.T) {
-	b := startBroker(t, Config{Loops: 2})
+	b := startBroker(t, Config{Loops: 2, Limits: Limits{Heartbeat: time.Hour}})
 	pub := dial(t, b).hello()
 	pub.create("work", codec.TopicSettings{MaxBatchBytes: 64 << 10, RingBytes: 1 << 20})
 	pub.open(1, "work", 0, 1)

@@ -361,10 +361,22 @@ func TestJSONMalformed(t *testing.T) {
 
 // A connection that brings no request in time is told in its own language.
 func TestJSONLoginDeadline(t *testing.T) {
-	b := startBroker(t, Config{Limits: Limits{LoginDeadline: 100 * time.Millisecond}})
-	used := dialJSON(t, b)
+	b := startBroker(t, Config{Limits: Limits{LoginDeadline: time.Hour}})
+	used, late := dialJSON(t, b), dialJSON(t, b)
 	used.ask(`{"cmd":"ping"}`, map[string]any{"pong": true})
-	dialJSON(t, b).thrown(codec.CodeLoginTimeout, `{"cmd":"pi`)
+	const begun = `{"cmd":"pi`
+	late.write(begun)
+	eventually(t, "what it begins with to be read", func() bool {
+		return countSessions(t, b, func(s *session) bool { return s.phase == phaseJSON }) == 2
+	})
+	onLoops(t, b, func(l *loopState) {
+		for _, s := range l.sessions {
+			s.opened = l.now.Add(-time.Hour)
+			s.tick()
+		}
+	})
+	late.refusal(late.expect(begun, map[string]any{"status": "error", "code": codec.CodeLoginTimeout.String()}), nil)
+	late.ended()
 	used.ask(`{"cmd":"ping"}`, map[string]any{"pong": true}) // who has asked once may take a rest
 }
 
@@ -389,8 +401,10 @@ func TestJSONPaused(t *testing.T) {
 	if n := countSessions(t, b, func(s *session) bool { return s.out.bytes > b.limits.controlBacklogHigh+1000 }); n != 0 {
 		t.Error("more waits for it than the limit")
 	}
-	_ = p.conn.SetReadDeadline(time.Now().Add(testDeadline))
 	for i := range lines {
+		if i%1000 == 0 {
+			_ = p.conn.SetReadDeadline(time.Now().Add(testDeadline))
+		}
 		if line, err := p.r.ReadString('\n'); err != nil || !strings.Contains(line, `"pong":true`) {
 			t.Fatalf("reply %d: %q, %v", i, line, err)
 		}

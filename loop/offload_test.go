@@ -49,7 +49,9 @@ func (p *peer) toTheDrain() {
 // A broker that drains while a time is looked up in its files answers who asked.
 func TestDrainDuringATimeLookup(t *testing.T) {
 	disk := newHeldDisk()
-	b, stop := startStoppable(t, diskConfig(disk))
+	cfg := diskConfig(disk)
+	cfg.Limits.Drain = testDeadline
+	b, stop := startStoppable(t, cfg)
 	defer func() { disk.let(); _ = stop() }()
 	p := dial(t, b).hello()
 	p.create("t", fileSettings())
@@ -131,7 +133,7 @@ func TestSubscribedTwiceFromATime(t *testing.T) {
 func TestDrainDuringAJSONRequest(t *testing.T) {
 	disk := newHeldDisk()
 	cfg := diskConfig(disk)
-	cfg.Loops = 1
+	cfg.Loops, cfg.Limits.Drain = 1, testDeadline
 	b, stop := startStoppable(t, cfg)
 	defer func() { disk.let(); _ = stop() }()
 	native, j := dial(t, b).hello(), dialJSON(t, b)
