@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lightio/lightq/codec"
-	"github.com/lightio/lightq/internal/invariant"
 	"github.com/lightio/lightq/topic"
 )
 
@@ -204,12 +203,7 @@ func (p *peer) follow(handle uint32, until codec.Offset, each func()) (got codec
 }
 
 // stallForTests is a stall limit that honest peers keep on a busy machine, and that a test can wait for.
-func stallForTests() time.Duration {
-	if invariant.Enabled { // everything takes ten times as long
-		return 8 * time.Second
-	}
-	return 2500 * time.Millisecond
-}
+const stallForTests = 8 * time.Second
 
 // Consumers that take nothing hold memory for the stall limit only, and meanwhile nobody is forgotten: every batch is answered,
 // administration goes on, and what is confirmed is kept or counted.
@@ -218,14 +212,11 @@ func TestMemoryHeldByConsumers(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			const topics = 12
-			b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour, StallLimit: stallForTests()}})
+			b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour, StallLimit: stallForTests}})
 			admin := dial(t, b).hello()
 			mark := &highMark{b: b}
 			batch := batchOf(make([]byte, 600_000))
-			n := 25
-			if invariant.Enabled { // still twice the ceiling in all
-				n = 9
-			}
+			const n = 12 // well over twice the ceiling in all, and more than sockets take of it
 			var work sync.WaitGroup
 			for i := range topics {
 				name := fmt.Sprint("t", i)
@@ -267,7 +258,7 @@ func TestMemoryHeldByConsumers(t *testing.T) {
 
 // Frames that are never finished hold memory for the stall limit only; those that wait for it go on then.
 func TestMemoryHeldByFrames(t *testing.T) {
-	b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour, StallLimit: stallForTests()}})
+	b := startBroker(t, Config{Limits: Limits{MemoryBytes: LeastMemoryBytes, Heartbeat: time.Hour, StallLimit: stallForTests}})
 	admin := dial(t, b).hello()
 	admin.create("big", codec.TopicSettings{MaxBatchBytes: 8 << 20, RingBytes: 64 << 20})
 	whole := publishFrame(1, 1, 0, batchOf(make([]byte, 7<<20)))
@@ -428,7 +419,7 @@ func TestMemoryDrain(t *testing.T) {
 // memory follows what has arrived, and so it does for those that stall.
 func TestF46AnnouncedAndNotSent(t *testing.T) {
 	const connections = 200
-	b := startBroker(t, Config{Limits: Limits{StallLimit: time.Hour}})
+	b := startBroker(t, Config{Limits: Limits{StallLimit: time.Hour, Heartbeat: time.Hour}})
 	admin := dial(t, b).hello()
 	admin.create("announced", codec.TopicSettings{MaxBatchBytes: topic.MaxBatchBytesLimit, RingBytes: 253 << 20})
 	value := make([]byte, topic.MaxBatchBytesLimit-codec.BatchHeaderBytes-100)

@@ -550,7 +550,11 @@ func TestPause(t *testing.T) {
 			n, err := peer.Write(b)
 			sent += n
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
+				if len(pausedAt) > 0 {
+					break
+				}
+				eventually(t, "the pause", func() bool { return len(pausedAt) > 0 }) // the loop is late
+				continue
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -692,6 +696,7 @@ func TestLeftover(t *testing.T) {
 			}
 		}
 		peer := g.attach(p, nil)
+		g.do(p.Loop(), func() {}) // one in memory looks once for what came before it was attached
 		send := func(s string) {
 			t.Helper()
 			if _, err := peer.Write([]byte(s)); err != nil {
@@ -829,8 +834,12 @@ func TestDirectBudget(t *testing.T) {
 			t.Error(err)
 		}
 		tr := p.transport.(*gnetTransport)
-		tr.event, tr.budget = tr.loop.event, budget
 		b := make([]byte, total)
+		eventually(t, "all to have arrived", func() bool {
+			n, _, _ := unix.Recvfrom(tr.fd, b, unix.MSG_PEEK)
+			return n == total
+		})
+		tr.event, tr.budget = tr.loop.event, budget
 		n := p.ReadInto(b[:1000])
 		n += p.ReadInto(b[n:])
 		if n != budget || samePattern(b[:n], 0) >= 0 {
@@ -1510,13 +1519,16 @@ func TestFairness(t *testing.T) {
 			g := newRig(t, m)
 			b16 := make([]byte, 16<<10)
 			events, most := 0, 0
+			flooded := make(chan struct{})
 			fast := &probe{onReadable: func(p *probe) {
 				total := 0
 				for n := len(b16); n == len(b16); total += n { // takes all it can get
 					n = p.ReadInto(b16)
 				}
 				most = max(most, total)
-				events++
+				if events++; events == 1 {
+					close(flooded)
+				}
 			}}
 			fastPeer := g.attach(fast, nil)
 			slow := newEcho()
@@ -1533,6 +1545,7 @@ func TestFairness(t *testing.T) {
 					}
 				}
 			})
+			await(t, flooded, "the flood")
 			b := make([]byte, 32)
 			for range 300 {
 				if _, err := slowPeer.Write(b); err != nil {
