@@ -171,9 +171,14 @@ func droppedUnread(d client.Description) (n int64) {
 // lastWords bounds what is still asked of the broker, or told it, after an interrupt.
 const lastWords = 2 * time.Second
 
-// afterwards returns a context for that.
+// afterwards returns a context for that: it ends so long after ctx has, and goes on where nothing is interrupted.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+	ending, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })
+	return ending, func() {
+		stop()
+		cancel()
+	}
 }
 
 // inMemory reports whether a topic's records are nowhere but in the broker's rings.

@@ -10,6 +10,39 @@ import (
 	"github.com/lightio/lightq/client"
 )
 
+// The last steps of a producer take their time on a slow broker, and a bounded one behind an interrupt, whenever that comes.
+func TestAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		during, cancel := afterwards(ctx)
+		defer cancel()
+		select {
+		case <-during.Done():
+			t.Error("nothing was interrupted, and it has ended")
+		case <-time.After(time.Hour):
+		}
+		interrupt()
+		before, cancel := afterwards(ctx)
+		defer cancel()
+		began := time.Now()
+		for _, ending := range []context.Context{during, before} {
+			select {
+			case <-ending.Done():
+			case <-time.After(time.Hour):
+			}
+			if d := time.Since(began); d != lastWords {
+				t.Errorf("it ended %v behind the interrupt, want %v", d, lastWords)
+			}
+		}
+		last, cancel := afterwards(t.Context())
+		cancel()
+		if last.Err() == nil {
+			t.Error("it goes on behind its end")
+		}
+	})
+}
+
 // What is done with a batch is no silence, however long it takes.
 func TestIdleEndWaitsForWhoIsBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

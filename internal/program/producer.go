@@ -220,7 +220,6 @@ func (f *producerFlags) load(ctx context.Context, c *client.Client, d client.Des
 
 	rep := loadgen.ReportOf(f.topic, run, int(f.size), senders)
 	rep.Rate = f.rate
-	rep.Interrupted = ctx.Err() != nil
 	ending, cancel := afterwards(ctx)
 	defer cancel()
 	if after, derr := c.Describe(ending, f.topic); derr == nil {
@@ -233,6 +232,7 @@ func (f *producerFlags) load(ctx context.Context, c *client.Client, d client.Des
 			err = cerr
 		}
 	}
+	rep.Interrupted = ctx.Err() != nil
 	switch {
 	case rep.Interrupted:
 		err = cli.ErrInterrupted
