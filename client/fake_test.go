@@ -266,6 +266,19 @@ func (c *fakeConn) isClosed() bool {
 	return c.closed
 }
 
+// closed returns how many connections are closed: nothing that has come over them is stored any more.
+func (f *fakeBroker) closed() (n int64) {
+	f.mu.Lock()
+	conns := slices.Clone(f.conns)
+	f.mu.Unlock()
+	for _, c := range conns {
+		if c.isClosed() {
+			n++
+		}
+	}
+	return n
+}
+
 // finish closes the connection once all that was sent is written.
 func (c *fakeConn) finish() { c.send(nil) }
 
