@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -90,7 +91,10 @@ func (k *kafkaBroker) run() {
 			select {
 			case <-k.done:
 			default:
-				if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+				switch {
+				case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+				case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE): // it has gone with an answer unread
+				default:
 					k.t.Errorf("the Kafka broker: %v", err)
 				}
 			}

@@ -1163,6 +1163,7 @@ func (w writeCounter) Write(p []byte) (int, error) {
 func TestOneWritePerFrame(t *testing.T) {
 	f := newFake(t, 1)
 	f.tcp = true
+	f.hello.HeartbeatMillis = 0 // that of the idle control connection would be counted, too
 	var writes atomic.Int64
 	c, err := Dial(t.Context(), "fake:1", WithDialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		nc, err := f.dial(ctx, network, addr)
