@@ -187,7 +187,7 @@ func scriptedLines(t *testing.T) map[string][]scriptedLine {
 		script, _, _ := strings.Cut(string(text), "\n-- ")
 		for line := range strings.Lines(script) {
 			verb, rest, _ := strings.Cut(line, " ")
-			if !slices.Contains([]string{"exits", "start", "exec"}, verb) {
+			if !slices.Contains([]string{"exits", "start", "exec", "completes"}, verb) {
 				continue
 			}
 			normal := verb != "exits" || strings.HasPrefix(rest, "0 ")

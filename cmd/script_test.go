@@ -87,6 +87,7 @@ const deadline = time.Minute
 //	json FILE PATH VALUE            FILE (or stdout) is one JSON object and nothing else, and holds VALUE at PATH
 //	sum FILE FILE PATH VALUE        both are JSON objects, and their numbers at PATH add up to VALUE
 //	await TOPIC COUNT N             wait until this count of the topic's partitions, as describe has it, is N in sum
+//	completes PROGRAM ARG…          run a program that completes a word, again until it has anything to say
 //	lines N NAME…                   wait until these programs have printed N lines together on standard output
 //	suggested NAME TEXT             type the command that a started program has printed on standard output behind "# TEXT:"
 //	bytes FILE TEXT                 write a file from text with Go's escapes
@@ -96,7 +97,7 @@ func TestScripts(t *testing.T) {
 		Setup: setup,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "start": start, "finish": finish, "signal": signalled, "json": jsonField, "sum": jsonSum, "bytes": writeBytes,
-			"await": await, "lines": awaitLines, "suggested": suggested,
+			"await": await, "lines": awaitLines, "suggested": suggested, "completes": completes,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -112,7 +113,7 @@ type started struct {
 type startedKey struct{}
 
 func setup(env *testscript.Env) error {
-	b, err := loop.NewBroker(loop.Config{})
+	b, err := loop.NewBroker(loop.Config{Loops: 1}) // whose program has ended is gone before another asks: counts are exact
 	if err != nil {
 		return err
 	}
@@ -379,6 +380,17 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 			sum += count(&d.Partitions[i])
 		}
 		return sum == want
+	})
+}
+
+// completes goes on as long as a completion names nothing, which is what it says of a broker that has not answered in time.
+func completes(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: completes PROGRAM ARG…")
+	}
+	poll(ts, strings.Join(args, " "), func(context.Context) bool {
+		ts.Check(ts.Exec(args[0], args[1:]...))
+		return ts.ReadFile("stdout") != ":4\n"
 	})
 }
 
