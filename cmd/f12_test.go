@@ -176,6 +176,9 @@ func TestF12Clean(t *testing.T) {
 				t.Errorf("drained: %v, stacks: %v\n%s", drained, dumped, p.text())
 			}
 			q := h.start(t).ready()
+			if !tc.clean {
+				q.says("msg=recovered")
+			}
 			if recovered := strings.Contains(q.text(), "msg=recovered"); recovered == tc.clean {
 				t.Errorf("something was recovered: %v\n%s", recovered, q.text())
 			}

@@ -146,9 +146,7 @@ func TestF64EffectivePath(t *testing.T) {
 	if ready := first.stdout.text(); !strings.Contains(ready, " data="+absolute+" ") {
 		t.Errorf("the ready line does not tell %s:\n%s", absolute, ready)
 	}
-	if log := first.stderr.text(); !strings.Contains(log, "path="+absolute+" ") {
-		t.Errorf("the log does not tell %s:\n%s", absolute, log)
-	}
+	first.says("path=" + absolute + " ")
 	createTopic(t, dial(t, h.server()), "kept", fileTopic)
 	first.signal(syscall.SIGTERM)
 	first.wait()
