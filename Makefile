@@ -81,7 +81,7 @@ bench: ## Go benchmarks (compare two runs with: go tool -modfile=tools/lint/go.m
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) $(PKG)
 
 benchsmoke: ## each benchmark once, to see that it still runs
-	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 5m $(PKG)
+	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 10m $(PKG)
 
 soak: ## the failure tests at full scale (long)
 	@list=$$($(GO) test -list '$(SOAK_TESTS)' $(PKG)) || { echo "$$list"; exit 1; }; \

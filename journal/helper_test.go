@@ -88,7 +88,7 @@ type testLog struct {
 	calls   int
 }
 
-const testDeadline = 10 * time.Second
+const testDeadline = time.Minute
 
 func testOptions(p *pools) Options {
 	return Options{

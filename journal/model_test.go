@@ -243,6 +243,7 @@ func TestReadersBesideRetention(t *testing.T) {
 	for err := range errs {
 		t.Error(err)
 	}
+	l.waitState("quiet", func() bool { return l.tasks == 0 && l.busy == 0 }) // a segment goes when it is sealed
 	m := l.Metrics()
 	if m.Trimmed < 5 || m.Recycled == 0 {
 		t.Errorf("%d segments trimmed, %d recycled", m.Trimmed, m.Recycled)

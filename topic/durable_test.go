@@ -53,7 +53,10 @@ func TestExpiredIsNotServedFromMemory(t *testing.T) {
 	f := d.feeder(p, codec.LevelDefault)
 	f.publish(60, 1, 10<<10)
 	f.confirmed()
-	d.sink.await(t, "retention", func() bool { return p.Info().Start > 0 })
+	d.sink.await(t, "retention", func() bool {
+		p.Tick(0, nowMillis()) // by which the partition learns what the log has removed
+		return p.Info().Start > 0
+	})
 	for _, group := range []string{"", "g"} {
 		list := d.read(p, group, 0, 60, 64<<10)
 		if list[0].reason != codec.GapExpired && group == "" {
@@ -399,8 +402,9 @@ func TestRepeatedOnAPoisonedPartition(t *testing.T) {
 	f := d.feeder(p, codec.LevelAppended)
 	f.publish(1, 1, 100) // reserves offsets
 	f.confirmed()
+	d.sink.await(t, "all to be durable", func() bool { return p.Info().Durable == 1 })
 	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpSync || op.Kind == vfs.OpWriteSync {
+		if op.Kind == vfs.OpSync { // not the write that marks the first as durable
 			return &vfs.SyncError{Err: syscall.EIO}
 		}
 		return nil
@@ -447,7 +451,7 @@ func TestLookupBesideASlowCreate(t *testing.T) {
 		if codeOf(err) != codec.CodeUnknownTopic {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(loadDeadline):
 		t.Error("the lookup waits for the disk")
 	}
 	h.let()

@@ -90,7 +90,7 @@ func (s *waitSink) await(t *testing.T, what string, done func() bool) {
 			}
 		}
 	}()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(loadDeadline)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !done() {

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// stopGrace is how long a process that was asked to end, or whose peer has failed, may take before it is killed.
-	stopGrace = 5 * time.Second
+	// stopGrace is how long a process that was asked to end, or whose peer has failed, may take before it is killed: a
+	// broker's drain alone may take five seconds.
+	stopGrace = 20 * time.Second
 
 	// keptStdout bounds what a child may print as its result. 1 MiB holds the summaries of thousands of partitions.
 	keptStdout = 1 << 20
@@ -104,7 +105,7 @@ func (g *group) start(c command) (*process, error) {
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
 	p.cmd.Env = childEnvironment(os.Environ())
 	p.cmd.SysProcAttr = childAttributes()
-	p.cmd.WaitDelay = time.Second // a grandchild that keeps the pipes open must not hold us up
+	p.cmd.WaitDelay = 10 * time.Second // a grandchild that keeps the pipes open must not hold us up
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}

@@ -83,7 +83,7 @@ func TestReadmeCommands(t *testing.T) {
 	write("README.md", readme, 0o600)
 	// A broker leaves its ready line in a file; a client waits for that and goes where it says.
 	write("bin/lightq-broker", "#!"+bash+`
-"$BUILT/lightq-broker" -b 0 "$@" >"$BUILT/ready" &
+"$BUILT/lightq-broker" -b 0 --disk-reserve 0 "$@" >"$BUILT/ready" &
 trap 'kill $!' TERM
 wait $! || wait $!
 `, 0o755)
