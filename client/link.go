@@ -27,6 +27,7 @@ const (
 // goroutine run (control connection and producers), or whoever iterates (consumers).
 type link struct {
 	nc     net.Conn
+	rw     io.ReadWriter // nc, or what does the same for less
 	addr   string
 	log    *slog.Logger
 	limits codec.Hello // the broker's reply
@@ -64,7 +65,7 @@ func dialLink(ctx context.Context, dial dialFunc, network, addr, name string, lo
 	if err != nil {
 		return nil, &ConnError{Op: "dial", Addr: addr, Err: err}
 	}
-	l := &link{nc: nc, addr: addr, log: log, calls: map[uint32]func(reply){}, dead: make(chan struct{})}
+	l := &link{nc: nc, rw: socketOf(nc), addr: addr, log: log, calls: map[uint32]func(reply){}, dead: make(chan struct{})}
 	l.frames = frameReader{
 		src: l, max: codec.MaxLoginFrameBytes, target: controlBufferBytes, buf: make([]byte, controlBufferBytes),
 	}
@@ -147,7 +148,7 @@ func told(err error) error {
 // Read reads from the socket and leaves a trace for the heartbeat goroutine.
 func (l *link) Read(p []byte) (int, error) {
 	l.reading.Store(true)
-	n, err := l.nc.Read(p)
+	n, err := l.rw.Read(p)
 	l.reads.Add(1)
 	l.reading.Store(false)
 	return n, err
@@ -156,7 +157,7 @@ func (l *link) Read(p []byte) (int, error) {
 // write writes whole frames. It may block while the socket is full. An error is the link's.
 func (l *link) write(frames []byte) error {
 	l.wmu.Lock()
-	_, err := l.nc.Write(frames)
+	_, err := l.rw.Write(frames)
 	l.wmu.Unlock()
 	if err != nil {
 		l.fail("write", err)

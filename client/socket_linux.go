@@ -1,0 +1,113 @@
+package client
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A rawSocket reads and writes a connection's descriptor by system calls that the runtime is not told of: they never block, and
+// telling costs a program that is idle between two messages the wake-up of a thread for each call, that of the runtime's
+// monitor. One Read and one Write at a time.
+type rawSocket struct {
+	net.Conn
+	read, write transfer
+}
+
+// A transfer is one direction of a rawSocket: what is to be read or written, and what became of it.
+type transfer struct {
+	op    string
+	call  uintptr
+	wait  func(try func(fd uintptr) (done bool)) error // until try is done
+	try   func(fd uintptr) (done bool)
+	p     []byte
+	n     int
+	errno syscall.Errno
+}
+
+// socketOf returns conn, or what does the same for less.
+func socketOf(conn net.Conn) io.ReadWriter {
+	var raw syscall.RawConn
+	var err error
+	switch c := conn.(type) { // these alone: what wraps one may read and write in its own way
+	case *net.TCPConn:
+		raw, err = c.SyscallConn()
+	case *net.UnixConn:
+		raw, err = c.SyscallConn()
+	default:
+		return conn
+	}
+	if err != nil {
+		return conn // it is closed, and says so
+	}
+	s := &rawSocket{
+		Conn:  conn,
+		read:  transfer{op: "read", call: unix.SYS_READ, wait: raw.Read},
+		write: transfer{op: "write", call: unix.SYS_WRITE, wait: raw.Write},
+	}
+	s.read.try, s.write.try = s.read.some, s.write.all
+	return s
+}
+
+// some moves what it can at once, and reports whether that was anything, an error or the end of the stream.
+func (t *transfer) some(fd uintptr) bool {
+	for {
+		n, _, errno := unix.RawSyscall(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.p))), uintptr(len(t.p)))
+		switch errno {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return false
+		case 0:
+			t.n, t.p = t.n+int(n), t.p[n:]
+		}
+		t.errno = errno
+		return true
+	}
+}
+
+// all goes on until everything is moved.
+func (t *transfer) all(fd uintptr) bool {
+	for len(t.p) > 0 && t.errno == 0 {
+		if !t.some(fd) {
+			return false
+		}
+	}
+	return true
+}
+
+// Read implements io.Reader, with the errors of the connection's own.
+func (s *rawSocket) Read(p []byte) (int, error) {
+	n, err := s.move(&s.read, p)
+	if n == 0 && err == nil && len(p) > 0 {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// Write implements io.Writer, with the errors of the connection's own.
+func (s *rawSocket) Write(p []byte) (int, error) { return s.move(&s.write, p) }
+
+func (s *rawSocket) move(t *transfer, p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	t.p, t.n, t.errno = p, 0, 0
+	err := t.wait(t.try)
+	t.p = nil
+	if err == nil && t.errno == 0 {
+		return t.n, nil
+	}
+	if cause := errors.Unwrap(err); cause != nil { // closed, or a deadline has passed: the same words as without us
+		err = cause
+	} else {
+		err = &os.SyscallError{Syscall: t.op, Err: t.errno}
+	}
+	local := s.LocalAddr()
+	return t.n, &net.OpError{Op: t.op, Net: local.Network(), Source: local, Addr: s.RemoteAddr(), Err: err}
+}

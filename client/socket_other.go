@@ -1,0 +1,11 @@
+//go:build !linux
+
+package client
+
+import (
+	"io"
+	"net"
+)
+
+// socketOf returns conn.
+func socketOf(conn net.Conn) io.ReadWriter { return conn }
