@@ -104,7 +104,8 @@ func (v *iovecs) writev(fd int, iov [][]byte) (int, error) {
 			count++
 		}
 	}
-	n, _, errno := unix.Syscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&v.array)), uintptr(count))
+	// It never blocks, so the runtime is not told of it: it would look for other work for this processor.
+	n, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&v.array)), uintptr(count))
 	clear(v.array[:count]) // or the array would keep the slices' memory alive
 	if errno != 0 {
 		return 0, errno
