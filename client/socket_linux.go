@@ -23,6 +23,7 @@ type rawSocket struct {
 type transfer struct {
 	op    string
 	call  uintptr
+	flags uintptr                                      // whatever the descriptor's are: a call that blocked would hold up the whole program
 	wait  func(try func(fd uintptr) (done bool)) error // until try is done
 	try   func(fd uintptr) (done bool)
 	p     []byte
@@ -47,8 +48,8 @@ func socketOf(conn net.Conn) io.ReadWriter {
 	}
 	s := &rawSocket{
 		Conn:  conn,
-		read:  transfer{op: "read", call: unix.SYS_READ, wait: raw.Read},
-		write: transfer{op: "write", call: unix.SYS_WRITE, wait: raw.Write},
+		read:  transfer{op: "read", call: unix.SYS_RECVFROM, flags: unix.MSG_DONTWAIT, wait: raw.Read},
+		write: transfer{op: "write", call: unix.SYS_SENDTO, flags: unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL, wait: raw.Write},
 	}
 	s.read.try, s.write.try = s.read.some, s.write.all
 	return s
@@ -57,7 +58,7 @@ func socketOf(conn net.Conn) io.ReadWriter {
 // some moves what it can at once, and reports whether that was anything, an error or the end of the stream.
 func (t *transfer) some(fd uintptr) bool {
 	for {
-		n, _, errno := unix.RawSyscall(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.p))), uintptr(len(t.p)))
+		n, _, errno := unix.RawSyscall6(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.p))), uintptr(len(t.p)), t.flags, 0, 0)
 		switch errno {
 		case unix.EINTR:
 			continue

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lightio/lightq/internal/invariant"
 )
 
@@ -97,6 +99,17 @@ func TestRawSocket(t *testing.T) {
 func TestRawSocketWaits(t *testing.T) {
 	here, there := socketPair(t, "tcp")
 	rw := socketOf(here)
+	// Somebody who shares the descriptor may have made it one that blocks.
+	raw, err := here.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.SetNonblock(int(fd), false) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	_ = here.SetReadDeadline(time.Now().Add(time.Millisecond))
 	b := make([]byte, 1<<20)
 	if _, err := rw.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
