@@ -222,8 +222,10 @@ func cutAnywhere(t *testing.T, seed uint64, sockets bool) {
 		t.Errorf("seed %d: Close of the producer: %v", seed, err)
 	}
 	// What a dead connection has brought is stored, or not, once the fake has seen its end.
-	for f.closed() < closed.Load() {
-		runtime.Gosched()
+	for start := time.Now(); f.closed() < closed.Load(); runtime.Gosched() {
+		if time.Since(start) > patience {
+			t.Fatalf("seed %d: the fake has seen the end of %d connections, %d are closed", seed, f.closed(), closed.Load())
+		}
 	}
 	f.mu.Lock()
 	total := 0

@@ -1,7 +1,10 @@
+//go:build !386 && !s390x
+
+// On these two, older kernels have one system call for all that a socket does.
+
 package client
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -9,7 +12,13 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lightio/lightq/internal/invariant"
 )
+
+// maxTransfer bounds one call, in which the runtime cannot stop the goroutine for its collector: 2 MiB are copied in less than half
+// a millisecond, and a batch of the default size goes at once.
+const maxTransfer = 2 << 20
 
 // A rawSocket reads and writes a connection's descriptor by system calls that the runtime is not told of: they never block, and
 // telling costs a program that is idle between two messages the wake-up of a thread for each call, that of the runtime's
@@ -28,11 +37,18 @@ type transfer struct {
 	try   func(fd uintptr) (done bool)
 	p     []byte
 	n     int
-	errno syscall.Errno
+	err   error
 }
 
 // socketOf returns conn, or what does the same for less.
 func socketOf(conn net.Conn) io.ReadWriter {
+	if invariant.Enabled {
+		return conn // the race detector sees what the runtime is told of
+	}
+	return newRawSocket(conn)
+}
+
+func newRawSocket(conn net.Conn) io.ReadWriter {
 	var raw syscall.RawConn
 	var err error
 	switch c := conn.(type) { // these alone: what wraps one may read and write in its own way
@@ -58,23 +74,27 @@ func socketOf(conn net.Conn) io.ReadWriter {
 // some moves what it can at once, and reports whether that was anything, an error or the end of the stream.
 func (t *transfer) some(fd uintptr) bool {
 	for {
-		n, _, errno := unix.RawSyscall6(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.p))), uintptr(len(t.p)), t.flags, 0, 0)
-		switch errno {
-		case unix.EINTR:
+		p := t.p[:min(len(t.p), maxTransfer)]
+		n, _, errno := unix.RawSyscall6(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), t.flags, 0, 0)
+		switch {
+		case errno == unix.EINTR:
 			continue
-		case unix.EAGAIN:
+		case errno == unix.EAGAIN:
 			return false
-		case 0:
+		case errno != 0:
+			t.err = &os.SyscallError{Syscall: t.op, Err: errno}
+		case n == 0:
+			t.err = io.EOF
+		default:
 			t.n, t.p = t.n+int(n), t.p[n:]
 		}
-		t.errno = errno
 		return true
 	}
 }
 
 // all goes on until everything is moved.
 func (t *transfer) all(fd uintptr) bool {
-	for len(t.p) > 0 && t.errno == 0 {
+	for len(t.p) > 0 && t.err == nil {
 		if !t.some(fd) {
 			return false
 		}
@@ -84,31 +104,33 @@ func (t *transfer) all(fd uintptr) bool {
 
 // Read implements io.Reader, with the errors of the connection's own.
 func (s *rawSocket) Read(p []byte) (int, error) {
-	n, err := s.move(&s.read, p)
-	if n == 0 && err == nil && len(p) > 0 {
-		err = io.EOF
+	if len(p) == 0 {
+		return s.Conn.Read(p)
 	}
-	return n, err
+	return s.move(&s.read, p)
 }
 
 // Write implements io.Writer, with the errors of the connection's own.
-func (s *rawSocket) Write(p []byte) (int, error) { return s.move(&s.write, p) }
+func (s *rawSocket) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return s.Conn.Write(p)
+	}
+	return s.move(&s.write, p)
+}
 
 func (s *rawSocket) move(t *transfer, p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
-	t.p, t.n, t.errno = p, 0, 0
+	t.p, t.n, t.err = p, 0, nil
 	err := t.wait(t.try)
 	t.p = nil
-	if err == nil && t.errno == 0 {
-		return t.n, nil
-	}
-	if cause := errors.Unwrap(err); cause != nil { // closed, or a deadline has passed: the same words as without us
-		err = cause
-	} else {
-		err = &os.SyscallError{Syscall: t.op, Err: t.errno}
+	switch {
+	case err != nil: // the connection is closed, or a deadline has passed
+		if failed, ok := err.(*net.OpError); ok {
+			failed.Op = t.op
+		}
+		return t.n, err
+	case t.err == nil || t.err == io.EOF:
+		return t.n, t.err
 	}
 	local := s.LocalAddr()
-	return t.n, &net.OpError{Op: t.op, Net: local.Network(), Source: local, Addr: s.RemoteAddr(), Err: err}
+	return t.n, &net.OpError{Op: t.op, Net: local.Network(), Source: local, Addr: s.RemoteAddr(), Err: t.err}
 }
