@@ -168,7 +168,7 @@ func droppedUnread(d client.Description) (n int64) {
 	return n
 }
 
-// lastWords bounds what is still asked of the broker, or told it, after an interrupt.
+// lastWords bounds what is still asked of the broker, or told it, after an interrupt or a failure.
 const lastWords = 2 * time.Second
 
 // afterwards returns a context for that: it ends so long after ctx has, and goes on where nothing is interrupted.

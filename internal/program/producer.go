@@ -222,6 +222,10 @@ func (f *producerFlags) load(ctx context.Context, c *client.Client, d client.Des
 	rep.Rate = f.rate
 	ending, cancel := afterwards(ctx)
 	defer cancel()
+	if err != nil { // what others have sent need not be waited for any longer
+		ending, cancel = context.WithTimeout(ending, lastWords)
+		defer cancel()
+	}
 	if after, derr := c.Describe(ending, f.topic); derr == nil {
 		rep.Total.DroppedUnread = droppedUnread(after) - droppedUnread(d)
 	} else if err == nil {
