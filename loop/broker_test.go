@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,6 +117,27 @@ func TestListen(t *testing.T) {
 	port := first.Addrs()[0].(*net.TCPAddr).Port
 	if _, err := NewBroker(Config{Port: port}); !errors.Is(err, ErrBind) || !strings.Contains(err.Error(), first.Addrs()[0].String()) {
 		t.Errorf("a port that is taken: %v", err)
+	}
+}
+
+// A broker that was stopped has left connections behind that the kernel has not forgotten: another gets its port all the same.
+func TestPortIsFreeAgain(t *testing.T) {
+	for try := 1; ; try++ {
+		b, stop := startStoppable(t, Config{})
+		addr := b.Addrs()[0].(*net.TCPAddr)
+		p := dial(t, b).hello()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.conn.Close() // behind the broker's end, which therefore waits for late packets
+		again, err := NewBroker(Config{Port: addr.Port})
+		if err == nil {
+			_ = again.Close()
+			return
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || try == 5 { // else somebody was given the port meanwhile, perhaps
+			t.Fatal(err)
+		}
 	}
 }
 
