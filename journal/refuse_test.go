@@ -277,3 +277,46 @@ func TestForeignFileOutlivesARefusal(t *testing.T) {
 		l.mustClose()
 	}
 }
+
+// A segment whose file is being opened, to be sealed, is not removed before: its seal would go into what the file has become meanwhile.
+func TestRemovalWaitsForAReopen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, fault := openSegmented(t)
+		<-time.After(3 * time.Hour) // the log rests
+		synctest.Wait()
+		l.Log.mu.Lock()
+		file, ready := l.active.path, l.active.ready
+		l.Log.mu.Unlock()
+		if ready {
+			t.Fatal("the log does not rest")
+		}
+		release := make(chan struct{})
+		var held, gone, late atomic.Bool
+		fault.SetHook(func(op vfs.Op) error {
+			switch {
+			case op.Path != file:
+			case op.Kind == vfs.OpOpen:
+				held.Store(true)
+				<-release
+			case op.Kind == vfs.OpRemove || op.Kind == vfs.OpRename:
+				gone.Store(true)
+			case gone.Load() && op.Kind.Changes():
+				late.Store(true)
+			}
+			return nil
+		})
+		purged := make(chan error, 1)
+		go func() { purged <- l.Purge() }()
+		synctest.Wait()
+		if !held.Load() || gone.Load() {
+			t.Errorf("opening %v, removed %v", held.Load(), gone.Load())
+		}
+		close(release)
+		synctest.Wait()
+		if err := <-purged; err != nil || !gone.Load() || late.Load() {
+			t.Errorf("purge: %v; removed %v, changed behind that %v", err, gone.Load(), late.Load())
+		}
+		fault.SetHook(nil)
+		l.mustClose()
+	})
+}

@@ -107,7 +107,7 @@ func (l *Log) retainLocked() {
 	}
 	for len(l.segments) > 1 {
 		seg := l.segments[0]
-		if seg == l.active || seg.end < 0 || seg.sealing || seg.ready || !l.segments[1].anchored || !l.segments[1].named || seg.end > l.durable {
+		if seg == l.active || seg.end < 0 || seg.opening || seg.sealing || seg.ready || !l.segments[1].anchored || !l.segments[1].named || seg.end > l.durable {
 			break
 		}
 		expired := seg.end <= l.trimTo ||
