@@ -79,7 +79,8 @@ type testLog struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	prog    Progress
-	refused *RefusedError
+	refused *RefusedError // told, and not returned by waitDurable yet
+	toldOf  *RefusedError // the last one
 	err     *PoisonedError
 
 	first   codec.Offset            // next when the log was opened
@@ -123,7 +124,7 @@ func (tl *testLog) progress(p Progress) {
 	tl.prog = p
 	tl.calls++
 	if p.Refused != nil {
-		tl.refused = p.Refused
+		tl.refused, tl.toldOf = p.Refused, p.Refused
 	}
 	if p.Err != nil {
 		tl.err = p.Err
@@ -197,8 +198,8 @@ func (tl *testLog) waitDurable() error {
 		default:
 			tl.Log.mu.Lock()
 			defer tl.Log.mu.Unlock()
-			if tl.state == stateOpen && tl.next < next {
-				err = tl.lastRefusal // it was told before the last append that it took
+			if tl.state == stateOpen && tl.next < next && tl.toldOf == tl.lastRefusal {
+				err = tl.toldOf // before the last append that it took
 				tl.upto = 0
 				return true
 			}
