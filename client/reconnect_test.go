@@ -263,9 +263,7 @@ func TestBackOff(t *testing.T) {
 		}
 		start := time.Now()
 		f.cut()
-		for p.explain(nil) == nil || len(ev.states(RoleProducer)) == 0 {
-			synctest.Wait()
-		}
+		synctest.Wait() // until the loss is told
 		for ev.states(RoleProducer)[len(ev.states(RoleProducer))-1] != ConnMade {
 			<-time.After(100 * time.Millisecond)
 		}
